@@ -1,0 +1,37 @@
+"""`data`: the problems, their train and evaluation split, and what happens to prompts that are too long."""
+
+from dataclasses import dataclass
+
+from maxent_grpo.training.types.choices import LongPrompts
+
+
+@dataclass(slots=True)
+class DataConfig:
+    """Fields that every data option has."""
+
+    long_prompts: LongPrompts = LongPrompts.drop
+    """Prompts longer than generation.max_prompt_len: `drop` them (counted) or `truncate_left`."""
+    shuffle: bool = True
+    """Draw a new order of the training rows in every epoch, from the run's seed; false keeps the dataset's order."""
+
+
+@dataclass(slots=True)
+class ColoringDataConfig(DataConfig):
+    """Complete a proper 3-colouring of a small graph some of whose vertices are hidden; every right answer is known."""
+
+    num_vertices: int = 6
+    """Vertices of each graph."""
+    num_hidden: int = 4
+    """Vertices whose colour must be filled in."""
+    edge_probability: float = 0.62
+    """Probability of an edge between two vertices of different planted colour."""
+    min_modes: int = 2
+    """Fewest right answers of a kept problem."""
+    max_modes: int = 10
+    """Most right answers of a kept problem."""
+    num_train: int = 3500
+    """Training problems [prompts]."""
+    num_eval: int = 96
+    """Held-out problems, disjoint from training and demonstrations by problem identity [prompts]."""
+    problem_seed: int = 0
+    """Seed of the problems; separate from the run's seed so that runs share one dataset."""

@@ -1,0 +1,70 @@
+"""`model`: which network is trained and how it starts."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Dtype(StrEnum):
+    """Floating-point type of the weights."""
+
+    float32 = "float32"
+    float64 = "float64"
+    bfloat16 = "bfloat16"
+
+
+class Attention(StrEnum):
+    """Attention implementation of transformers."""
+
+    sdpa = "sdpa"
+    eager = "eager"
+
+
+@dataclass(slots=True)
+class WarmStartConfig:
+    """Supervised stage before reinforcement learning; cached by content, so that it is trained once."""
+
+    enabled: bool = True
+    """Train the fresh model on demonstrations first; false starts from random weights."""
+    steps: int = 400
+    """Supervised optimiser steps [steps]."""
+    batch_size: int = 96
+    """Problems in one supervised step [prompts]."""
+    learning_rate: float = 2e-3
+    """Peak learning rate of the supervised stage."""
+    num_problems: int = 4096
+    """Size of the demonstration pool, disjoint from the evaluation rows [prompts]."""
+    mode_skew: float = 1.0
+    """Demonstrators choose the right answer of rank j (in lexicographic order) with probability proportional to exp(-mode_skew * j)."""
+    seed: int = 0
+    """Seed of the demonstrations and of their order; separate from the run's seed so that runs share one start."""
+    cache_dir: str = "outputs/.cache"
+    """Folder of cached warm starts."""
+
+
+@dataclass(slots=True)
+class ModelConfig:
+    """Fields that every model option has."""
+
+    dtype: Dtype = Dtype.float32
+    """Type of the weights."""
+    attention: Attention = Attention.sdpa
+    """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+
+
+@dataclass(slots=True)
+class TinyModelConfig(ModelConfig):
+    """A Llama-architecture transformer of about one million parameters with a tokenizer built in code; needs no download."""
+
+    hidden_size: int = 128
+    """Width of the residual stream; hidden_size / num_heads must be 32 or 64."""
+    num_layers: int = 4
+    """Transformer layers."""
+    num_heads: int = 4
+    """Attention heads."""
+    intermediate_size: int = 384
+    """Width of the gated feed-forward layer."""
+    init_seed: int = 0
+    """Seed of the random initial weights."""
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)

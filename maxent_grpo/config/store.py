@@ -1,0 +1,49 @@
+"""The one table of configuration groups and their options, and its registration in Hydra's ConfigStore."""
+
+from hydra.core.config_store import ConfigStore
+
+from maxent_grpo.config.checkpoint import CheckpointConfig
+from maxent_grpo.config.controller import FixedControllerConfig
+from maxent_grpo.config.data import ColoringDataConfig
+from maxent_grpo.config.evaluation import EvaluationConfig
+from maxent_grpo.config.generation import LocalGenerationConfig
+from maxent_grpo.config.logging import LoggingConfig
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.optimization import AdamWConfig
+from maxent_grpo.config.reward import TaskRewardConfig
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.run import RunConfig
+from maxent_grpo.config.scoring import (
+    DrGrpoScoringConfig,
+    GrpoScoringConfig,
+    MaxEntListwiseScoringConfig,
+    MaxEntScoringConfig,
+)
+
+OPTIONS: list[tuple[str, str, type]] = [
+    ("model", "tiny", TinyModelConfig),
+    ("data", "coloring", ColoringDataConfig),
+    ("generation", "local", LocalGenerationConfig),
+    ("scoring", "grpo", GrpoScoringConfig),
+    ("scoring", "dr_grpo", DrGrpoScoringConfig),
+    ("scoring", "maxent", MaxEntScoringConfig),
+    ("scoring", "maxent_listwise", MaxEntListwiseScoringConfig),
+    ("optimization", "adamw", AdamWConfig),
+    ("controller", "fixed", FixedControllerConfig),
+    ("reward", "task", TaskRewardConfig),
+    ("evaluation", "sampled", EvaluationConfig),
+    ("logging", "files", LoggingConfig),
+    ("checkpoint", "files", CheckpointConfig),
+    ("run", "local", RunConfig),
+]
+"""(group, option, dataclass): every option there is, in the order in which help and documentation list them."""
+
+ROOT_SCHEMA = "root_schema"
+
+
+def register() -> None:
+    """Register the root and every option; safe to call again."""
+    store = ConfigStore.instance()
+    store.store(name=ROOT_SCHEMA, node=RootConfig)
+    for group, name, node in OPTIONS:
+        store.store(group=group, name=name, node=node)

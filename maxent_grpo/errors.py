@@ -1,0 +1,44 @@
+"""The few kinds of error a user of this package meets.
+
+Each message says what is wrong with which values, why it matters and what to do. All are picklable and carry plain text.
+"""
+
+
+class MaxentGrpoError(Exception):
+    """Root of every error raised on purpose by this package."""
+
+
+class ConfigError(MaxentGrpoError, ValueError):
+    """One or more settings are wrong; ``problems`` holds one sentence for each.
+
+    Raised before torch is imported. The command line prints the sentences without a traceback and exits with status 2.
+    """
+
+    def __init__(self, problems: list[str] | str) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        head = f"{count} configuration problem{'s' if count != 1 else ''}:"
+        return "\n".join([head, *(f"  - {problem}" for problem in self.problems)])
+
+
+class DataError(MaxentGrpoError, ValueError):
+    """A dataset or a row of it cannot be used: unreadable, empty, too small, or malformed."""
+
+
+class RewardError(MaxentGrpoError, ValueError):
+    """A reward term raised, or returned something that is neither a finite number nor None."""
+
+
+class GenerationError(MaxentGrpoError, RuntimeError):
+    """The sampler could not deliver completions within its retry limit."""
+
+
+class NonFiniteError(MaxentGrpoError, ArithmeticError):
+    """A loss, gradient or log-probability is NaN or infinite; raised before the optimiser step."""
+
+
+class CheckpointError(MaxentGrpoError, RuntimeError):
+    """A checkpoint is missing, half-written, or belongs to a different objective or dataset."""

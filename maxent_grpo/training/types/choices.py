@@ -1,0 +1,121 @@
+"""Names of the choices a setting can take. Pure data: shared by the configuration and by the code that acts on them."""
+
+from enum import StrEnum
+
+
+class AdvantageKind(StrEnum):
+    """Credit axis: how a group's utilities become per-completion advantages."""
+
+    none = "none"
+    group_mean = "group_mean"
+    group_std = "group_std"
+
+
+class RatioLevel(StrEnum):
+    """Ratio axis: one importance ratio per token, or one (length-normalised) per sequence."""
+
+    token = "token"
+    sequence = "sequence"
+
+
+class Reduction(StrEnum):
+    """Reduction axis: the weight c_i of a sequence's token losses, always over step-global counts."""
+
+    token = "token"
+    sequence = "sequence"
+    constant = "constant"
+
+
+class KlEstimator(StrEnum):
+    """Per-token estimator of the divergence from the reference."""
+
+    k1 = "k1"
+    k2 = "k2"
+    k3 = "k3"
+
+
+class ScoreMode(StrEnum):
+    """How token log-probabilities become a sequence score in the listwise term."""
+
+    sum = "sum"
+    const = "const"
+    mean = "mean"
+    auto = "auto"
+
+
+class NeutralGroups(StrEnum):
+    """What the listwise term does with groups whose utilities are all equal."""
+
+    keep = "keep"
+    skip_all_wrong = "skip_all_wrong"
+    skip = "skip"
+
+
+class Truncation(StrEnum):
+    """What happens to a completion that reached the length limit without an end token."""
+
+    keep = "keep"
+    mask_loss = "mask_loss"
+    exclude = "exclude"
+
+
+class ReferenceSource(StrEnum):
+    """Where reference log-probabilities come from."""
+
+    auto = "auto"
+    model = "model"
+    none = "none"
+
+
+class BehaviorSource(StrEnum):
+    """Where the log-probabilities under the behaviour policy come from."""
+
+    model = "model"
+    sampler = "sampler"
+    vllm = "vllm"
+
+
+class MismatchMode(StrEnum):
+    """Correction of the gap between the sampler's and the trainer's log-probabilities."""
+
+    bypass = "bypass"
+    token_truncate = "token_truncate"
+    token_mask = "token_mask"
+    sequence_truncate = "sequence_truncate"
+    sequence_mask = "sequence_mask"
+
+
+class EntropyMode(StrEnum):
+    """How token entropy is measured: over the whole vocabulary, or by the drawn token."""
+
+    exact = "exact"
+    sample = "sample"
+
+
+class LongPrompts(StrEnum):
+    """What happens to a prompt longer than the limit."""
+
+    drop = "drop"
+    truncate_left = "truncate_left"
+
+
+class ZeroSignalStep(StrEnum):
+    """What an optimiser step does whose gradient is exactly zero."""
+
+    skip = "skip"
+    step = "step"
+
+
+class OnRewardError(StrEnum):
+    """What an exception inside a reward term does."""
+
+    stop = "stop"
+    abstain = "abstain"
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended."""
+
+    eos = "eos"
+    stop = "stop"
+    length = "length"

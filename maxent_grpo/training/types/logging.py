@@ -1,0 +1,65 @@
+"""What the training loop writes to: a set of writers behind one handle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Writer(Protocol):
+    """One destination of a run's record. Implementations are told everything and keep what concerns them."""
+
+    def start(self, total_steps: int, first_step: int) -> None:
+        """The loop is about to run steps ``first_step + 1 .. total_steps``."""
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The numbers of optimiser step ``step``, already reduced over ranks."""
+
+    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Completions of the rollout that step ``step`` trained on, one mapping each."""
+
+    def write_note(self, message: str) -> None:
+        """A sentence for the person watching."""
+
+    def flush(self) -> None:
+        """Make everything written so far durable; called before a checkpoint is committed."""
+
+    def close(self) -> None:
+        """The run ended, normally or not."""
+
+
+@dataclass
+class LoggingHandles:
+    """The writers of a run and its directory; every method forwards to each writer in turn."""
+
+    run_dir: Path
+    writers: list[Writer] = field(default_factory=list)
+    completions_every: int = 1
+    completions_per_step: int = 64
+
+    def start(self, total_steps: int, first_step: int) -> None:
+        for writer in self.writers:
+            writer.start(total_steps, first_step)
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        for writer in self.writers:
+            writer.write_metrics(step, metrics)
+
+    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        if self.completions_every and step % self.completions_every == 0:
+            for writer in self.writers:
+                writer.write_completions(step, records[: self.completions_per_step])
+
+    def write_note(self, message: str) -> None:
+        for writer in self.writers:
+            writer.write_note(message)
+
+    def flush(self) -> None:
+        for writer in self.writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
