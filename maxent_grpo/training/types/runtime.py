@@ -40,7 +40,9 @@ class GenerationFn(Protocol):
 
     def __call__(
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
-    ) -> tuple[list[list[str]], list[list[Any | None]] | None]: ...
+    ) -> tuple[list[list[str]], list[list[Any | None]] | None]:
+        """Sample ``num_samples`` completions of each prompt, or ``per_prompt_counts[i]`` of prompt i when given."""
+        ...
 
 
 @dataclass(slots=True)

@@ -26,7 +26,19 @@ class WeightingSettings:
     listwise_coef: float = 0.0
     """Coefficient lambda of the listwise cross-entropy; 0 switches the term off."""
 
+    right_threshold: float = 0.999
+    """A completion counts as right when its utility is at least this; tells all-right from all-wrong groups [reward units]."""
+
     @property
     def denom(self) -> float:
         """tau + beta, the denominator of the weight exponents; derived, never stored."""
         return self.tau + self.beta
+
+
+@dataclass(slots=True)
+class ControllerValues:
+    """The coefficients that a controller may move, as one optimiser step uses them."""
+
+    tau: float
+    beta: float
+    kl_beta: float

@@ -1,0 +1,32 @@
+"""Correction of the gap between the sampler's and the trainer's probabilities of the same tokens."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from maxent_grpo.objective.ratios import log_ratio
+
+
+def mismatch_weights(
+    old_logp: Float[Tensor, "sequences tokens"],
+    sampled_logp: Float[Tensor, "sequences tokens"],
+    mask: Bool[Tensor, "sequences tokens"],
+    *,
+    mode: str,
+    cap: float,
+    floor: float,
+) -> Float[Tensor, "sequences tokens"]:
+    """Weight of each token's policy loss, from w = exp(log pi_old - log mu), detached.
+
+    `token_truncate`: min(w, cap) (truncated importance sampling). `token_mask`: w inside [floor, cap], else 0 (masked
+    importance sampling). `sequence_truncate` and `sequence_mask` do the same with the product over the completion.
+    The KL term is not weighted.
+    """
+    gap = log_ratio(old_logp, sampled_logp, mask).detach()
+    if mode.startswith("sequence"):
+        gap = gap.sum(dim=-1, keepdim=True).clamp(-20.0, 20.0).expand_as(gap)
+    weight = gap.exp()
+    if mode.endswith("truncate"):
+        return weight.clamp(max=cap)
+    inside = weight <= cap if mode.startswith("sequence") else (weight >= floor) & (weight <= cap)
+    return torch.where(inside, weight, torch.zeros_like(weight))

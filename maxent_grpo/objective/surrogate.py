@@ -1,0 +1,49 @@
+"""The policy surrogate: what is maximised per token, and which tokens a clip stops."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def plain_objective(ratio: Float[Tensor, "*tokens"], advantage: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
+    """J = ratio * A: the importance-weighted policy gradient without a clip."""
+    return ratio * advantage
+
+
+def clipped_objective(
+    ratio: Float[Tensor, "*tokens"],
+    advantage: Float[Tensor, "*tokens"],
+    *,
+    low: float,
+    high: float,
+    delta: float | None = None,
+) -> Float[Tensor, "*tokens"]:
+    """J = min(rho A, clip(rho, 1 - low, 1 + high) A), with rho capped at delta in the unclipped branch when given.
+
+    Sources: PPO, arXiv 1707.06347; separate bounds, DAPO, arXiv 2503.14476; the cap, which bounds tokens with A < 0 and
+    a large ratio, INTELLECT-2, arXiv 2505.07291. dJ/dlog pi is rho A inside the trust region and 0 outside, so at
+    rho = 1 every variant is the plain policy gradient. ``advantage`` is detached.
+    """
+    unclipped = ratio if delta is None else ratio.clamp(max=delta)
+    return torch.minimum(unclipped * advantage, ratio.clamp(1.0 - low, 1.0 + high) * advantage)
+
+
+class ClippedTokens(NamedTuple):
+    """Tokens whose gradient the clip removes, by side."""
+
+    low: Bool[Tensor, "*tokens"]
+    high: Bool[Tensor, "*tokens"]
+
+
+def clipped_tokens(
+    ratio: Float[Tensor, "*tokens"],
+    advantage: Float[Tensor, "*tokens"],
+    mask: Bool[Tensor, "*tokens"],
+    *,
+    low: float,
+    high: float,
+) -> ClippedTokens:
+    """Sign-aware clip indicators: low where rho < 1 - low and A < 0, high where rho > 1 + high and A > 0."""
+    return ClippedTokens(mask & (ratio < 1.0 - low) & (advantage < 0), mask & (ratio > 1.0 + high) & (advantage > 0))

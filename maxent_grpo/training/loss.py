@@ -1,0 +1,131 @@
+"""The loss of one slice, as a share of the step's loss.
+
+L = -sum c_i J_it  +  kl_beta sum c_i kl_it  -  entropy_coef sum c_i H_it  +  listwise_scale / N_grp * sum CE
+
+with every sum over trained tokens and c_i from step-global counts, so that slices add up to the step's loss whatever
+their size. Advantages, weights, old and reference log-probabilities arrive detached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from maxent_grpo.objective.divergence import token_divergence
+from maxent_grpo.objective.logprobs import sequence_score
+from maxent_grpo.objective.ratios import log_ratio, sequence_ratio
+from maxent_grpo.objective.reduction import StepCounts, reduce_tokens
+from maxent_grpo.objective.surrogate import clipped_objective
+from maxent_grpo.training.method import Method, upper_clip
+from maxent_grpo.training.types.choices import ScoreMode
+from maxent_grpo.training.types.rewards import LossOutputs, LossScalarBundle, SequenceScores
+from maxent_grpo.training.types.runtime import ClipSettings
+from maxent_grpo.training.types.weighting import WeightingSettings
+
+
+@dataclass(frozen=True)
+class SliceTargets:
+    """Targets of a slice's rows, detached and on the model's device; n rows, T tokens."""
+
+    advantages: Tensor
+    """[n]."""
+    reference_logp: Tensor | None
+    """[n, T], or None without a token KL."""
+    sampled_logp: Tensor | None
+    """[n, T] as the sampler reported it, or None."""
+    listwise_value: Tensor
+    """[n] share of each row's group in the cross-entropy: CE / G, 0 for groups that take no part."""
+    listwise_coefficient: Tensor
+    """[n] dCE/ds_i."""
+    weights: Tensor
+    """[n] target weights w_i."""
+    weight_baseline: Tensor
+    """[n] 1 / (number of the group's completions that take part); 0 where a row takes none."""
+
+
+def compute_loss(
+    scores: SequenceScores,
+    targets: SliceTargets,
+    method: Method,
+    weighting: WeightingSettings,
+    *,
+    score_mode: ScoreMode,
+    kl_beta: float,
+    counts: StepCounts,
+) -> LossOutputs:
+    """The slice's share of the step's loss and its parts; see the module for the formula.
+
+    Returns a loss that carries gradient also when nothing in the slice is trained (it is then 0), so that every process
+    takes part in the backward pass.
+    """
+    mask, logp, old = _required(scores.token_mask), _required(scores.token_logp), _required(scores.old_token_logp)
+    coefficients = method.coefficients(mask.sum(dim=-1), counts)
+    log_ratios = log_ratio(logp, old, mask)
+
+    zero = torch.where(mask, logp, torch.zeros_like(logp)).sum() * 0.0
+    policy = zero
+    if method.advantages is not None:
+        objective = method.objective(method.ratio(log_ratios, mask), targets.advantages.unsqueeze(-1))
+        if method.mismatch is not None:
+            objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
+        policy = zero - reduce_tokens(objective, mask, coefficients)
+
+    kl = zero
+    if kl_beta > 0:
+        divergence = method.kl(token_divergence(logp, _required(targets.reference_logp), mask))
+        kl = kl_beta * reduce_tokens(divergence, mask, coefficients)
+
+    entropy = zero
+    if method.entropy_coef > 0:
+        entropy = -method.entropy_coef * reduce_tokens(_required(scores.token_entropy), mask, coefficients)
+
+    listwise = zero
+    if method.listwise_scale > 0:
+        score = sequence_score(
+            scores.cur_logp_sum, mask.sum(dim=-1), mode=score_mode, score_length=weighting.score_length
+        )
+        # the gradient of the whole group's cross-entropy, row by row: value from the group, slope from the coefficient
+        row_terms = targets.listwise_value + targets.listwise_coefficient * (score - score.detach())
+        listwise = method.listwise_scale / max(counts.groups, 1.0) * row_terms.sum()
+
+    clip_loss = None
+    total = policy + kl + entropy + listwise
+    if method.listwise_clip is not None:
+        auxiliary = clipped_listwise(log_ratios, mask, targets, method.listwise_clip, counts)
+        total = total + method.listwise_clip.clip_objective_coef * auxiliary
+        clip_loss = float(auxiliary.detach())
+
+    weighted_kl = float(kl.detach())
+    scalars = LossScalarBundle(
+        total_loss=float(total.detach()),
+        policy_loss=float(policy.detach()),
+        clip_loss=clip_loss,
+        kl_loss=weighted_kl / kl_beta if kl_beta > 0 else 0.0,
+        weighted_kl_loss=weighted_kl,
+        listwise_loss=float(listwise.detach()),
+        entropy_loss=float(entropy.detach()),
+    )
+    return LossOutputs(total, scalars, scores.log_ratio_train, scores.denom_tok_tensor)
+
+
+def clipped_listwise(
+    log_ratios: Tensor, mask: Tensor, targets: SliceTargets, clip: ClipSettings, counts: StepCounts
+) -> Tensor:
+    """Auxiliary term of listwise methods: -(1/N_grp) sum min(rho_i a_i, clip(rho_i) a_i), a_i = w_i - b.
+
+    rho_i is the length-normalised sequence ratio; b is `clip_adv_baseline`, by default 1/n of the group, with which the
+    a_i of a group sum to zero.
+    """
+    ratio = sequence_ratio(log_ratios, mask)[:, 0]
+    takes_part = targets.weight_baseline > 0
+    baseline = targets.weight_baseline if clip.clip_adv_baseline is None else clip.clip_adv_baseline
+    advantage = torch.where(takes_part, targets.weights - baseline, torch.zeros_like(targets.weights))
+    objective = clipped_objective(ratio, advantage, low=clip.clip_range, high=upper_clip(clip), delta=clip.clip_delta)
+    return -objective.sum() / max(counts.groups, 1.0)
+
+
+def _required(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None, "setup asks scoring for every quantity that the resolved method reads"
+    return tensor

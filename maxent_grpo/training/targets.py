@@ -1,0 +1,102 @@
+"""What the policy is moved towards: per-sequence advantages and the target weights of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from maxent_grpo.objective.logprobs import sequence_score
+from maxent_grpo.objective.weights import (
+    ListwiseTerm,
+    listwise_cross_entropy,
+    listwise_groups,
+    masked_log_softmax,
+    maxent_log_weights,
+)
+from maxent_grpo.training.types.choices import NeutralGroups, ScoreMode
+from maxent_grpo.training.types.rewards import ReferenceLogprobs, RewardComputation
+from maxent_grpo.training.types.weighting import ControllerValues, WeightingSettings
+
+
+@dataclass(frozen=True)
+class SequenceTargets:
+    """Targets of one optimiser step's groups, detached. Rows are prompt-major: row n is [n // G, n % G]."""
+
+    advantages: Tensor
+    """[P, G]; 0 for rows without a valid reward."""
+    log_weights: Tensor
+    """log w [P, G]; -inf where a completion takes no part."""
+    log_q: Tensor
+    """log q [P, G] over the same completions."""
+    log_reference: Tensor
+    """Reference score of each completion [P, G] [nats]; 0 without a reference."""
+    listwise_valid: Tensor
+    """Completions that take part in the listwise term [P, G]."""
+    utilities: Tensor
+    """[P, G]."""
+    valid: Tensor
+    """Rows with a valid reward [P, G]."""
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return self.advantages.shape[1]
+
+    def groups(self, first: int, last: int) -> SequenceTargets:
+        """The targets of prompts first .. last - 1."""
+        return SequenceTargets(**{name: getattr(self, name)[first:last] for name in self.__dataclass_fields__})
+
+
+def sequence_targets(
+    rewards: RewardComputation,
+    valid: Tensor,
+    complete: Tensor,
+    reference: ReferenceLogprobs | None,
+    weighting: WeightingSettings,
+    values: ControllerValues,
+) -> SequenceTargets:
+    """Advantages A_i and weights w_i of every group from its rewards, the reference, and the current tau and beta.
+
+    Args:
+        rewards: utilities, advantages and q of the groups.
+        valid: [P, G] rows with a valid reward that are not excluded.
+        complete: [P, G] rows that ended by themselves. A truncated completion's score is the probability of a prefix,
+            larger than that of any completion it could have become, so it takes no part in the listwise term.
+        reference: reference scores, or None when beta is 0.
+    """
+    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64)
+    utilities = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(advantages)
+    q = torch.tensor(rewards.q_grouped, dtype=torch.float64)
+    takes_part = valid & complete
+    groups = listwise_groups(
+        utilities,
+        takes_part,
+        keep_right=weighting.neutral_groups is not NeutralGroups.skip,
+        keep_wrong=weighting.neutral_groups is NeutralGroups.keep,
+        right_threshold=weighting.right_threshold,
+    )
+    takes_part = takes_part & groups.unsqueeze(-1)
+    log_q = torch.where(takes_part, q.log(), torch.full_like(q, -torch.inf))
+    log_reference = torch.zeros_like(q) if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
+    log_weights = maxent_log_weights(log_q, log_reference, takes_part, tau=values.tau, beta=values.beta)
+    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, valid)
+
+
+def group_scores(
+    logp_sum: Tensor, lengths: Tensor, weighting: WeightingSettings, score_mode: ScoreMode, group_size: int
+) -> Tensor:
+    """Detached policy scores by group, [P, G] in float64, from summed log-probabilities [N]."""
+    score = sequence_score(logp_sum.detach(), lengths, mode=score_mode, score_length=weighting.score_length)
+    return score.double().cpu().view(-1, group_size)
+
+
+def listwise_term(targets: SequenceTargets, scores: Tensor) -> ListwiseTerm:
+    """Cross-entropy of each whole group and its gradient with respect to the scores (detached)."""
+    return listwise_cross_entropy(targets.log_weights, scores, targets.listwise_valid)
+
+
+def policy_group_log_probs(targets: SequenceTargets, scores: Tensor) -> Tensor:
+    """log p over each group from the policy's scores, on the completions that take part."""
+    return masked_log_softmax(scores, targets.listwise_valid)
