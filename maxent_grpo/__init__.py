@@ -1,0 +1,62 @@
+"""Group-relative policy optimisation of language models, for notebooks and scripts.
+
+    import maxent_grpo
+
+    maxent_grpo.run(["scoring=grpo", "seed=3"])
+
+    config = maxent_grpo.compose("scoring=grpo", "seed=3")
+    config.optimization.total_training_steps = 50
+    result = maxent_grpo.run(config)
+
+The overrides are those of the command line, and pass the same checks. Importing this package imports neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omegaconf import DictConfig
+
+    from maxent_grpo.config.root import RootConfig
+    from maxent_grpo.training.setup import RunResult
+
+__all__ = ["compose", "run"]
+
+
+def compose(*overrides: str) -> RootConfig:
+    """The checked configuration that the overrides ask for; change its fields freely, ``run`` checks it again.
+
+    Raises:
+        ConfigError: with every problem there is.
+    """
+    from maxent_grpo.config.load import load_config
+
+    return load_config(list(overrides))
+
+
+def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
+    """Train as configured, in this process.
+
+    Args:
+        config: overrides as on the command line, a configuration from ``compose``, or a configuration composed by Hydra.
+
+    Raises:
+        ConfigError: with every problem there is, before torch is imported.
+    """
+    from omegaconf import DictConfig
+
+    from maxent_grpo.config.load import check, check_object, load_config
+    from maxent_grpo.config.root import RootConfig
+
+    if isinstance(config, str):
+        raise TypeError(f"run takes a list of overrides: write run([{config!r}])")
+    if isinstance(config, RootConfig):
+        checked = check_object(config)
+    else:
+        checked = check(config) if isinstance(config, DictConfig) else load_config(list(config))
+    from maxent_grpo.training.setup import run_from_config
+
+    return run_from_config(checked)

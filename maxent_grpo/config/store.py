@@ -1,5 +1,7 @@
 """The one table of configuration groups and their options, and its registration in Hydra's ConfigStore."""
 
+from functools import cache
+
 from hydra.core.config_store import ConfigStore
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
@@ -41,8 +43,9 @@ OPTIONS: list[tuple[str, str, type]] = [
 ROOT_SCHEMA = "root_schema"
 
 
+@cache
 def register() -> None:
-    """Register the root and every option; safe to call again."""
+    """Register the root and every option, once in a process."""
     store = ConfigStore.instance()
     store.store(name=ROOT_SCHEMA, node=RootConfig)
     for group, name, node in OPTIONS:

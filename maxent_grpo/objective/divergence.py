@@ -38,6 +38,9 @@ def token_divergence(
     ref_logp: Float[Tensor, "sequences tokens"],
     mask: Bool[Tensor, "sequences tokens"],
 ) -> Float[Tensor, "sequences tokens"]:
-    """d = log pi - log pi_ref per token [nats], 0 at masked places whatever stands in the padding."""
+    """d = log pi - log pi_ref per token [nats], 0 at masked places whatever stands in the padding.
+
+    Gradient flows through ``logp`` only.
+    """
     zero = torch.zeros((), dtype=logp.dtype, device=logp.device)
-    return torch.where(mask, logp, zero) - torch.where(mask, ref_logp, zero)
+    return torch.where(mask, logp, zero) - torch.where(mask, ref_logp.detach(), zero)

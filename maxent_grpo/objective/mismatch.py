@@ -19,8 +19,9 @@ def mismatch_weights(
     """Weight of each token's policy loss, from w = exp(log pi_old - log mu), detached.
 
     `token_truncate`: min(w, cap) (truncated importance sampling). `token_mask`: w inside [floor, cap], else 0 (masked
-    importance sampling). `sequence_truncate` and `sequence_mask` do the same with the product over the completion.
-    The KL term is not weighted.
+    importance sampling). `sequence_truncate` is min(w, cap) with the product over the completion, and `sequence_mask` is
+    that product where it is at most `cap`, else 0: it has no floor, which the product of a long completion often
+    falls below. The KL term is not weighted.
     """
     gap = log_ratio(old_logp, sampled_logp, mask).detach()
     if mode.startswith("sequence"):

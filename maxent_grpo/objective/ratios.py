@@ -13,10 +13,13 @@ def log_ratio(
     old_logp: Float[Tensor, "sequences tokens"],
     mask: Bool[Tensor, "sequences tokens"],
 ) -> Float[Tensor, "sequences tokens"]:
-    """log pi - log pi_old per token [nats], 0 at masked places, whatever stands in the padding, and bounded."""
+    """log pi - log pi_old per token [nats], 0 at masked places, whatever stands in the padding, and bounded.
+
+    Gradient flows through ``logp`` only.
+    """
     # the mask goes in before the subtraction: padding may hold NaN, and 0 * NaN is NaN in the backward pass
     zero = torch.zeros((), dtype=logp.dtype, device=logp.device)
-    difference = torch.where(mask, logp, zero) - torch.where(mask, old_logp, zero)
+    difference = torch.where(mask, logp, zero) - torch.where(mask, old_logp.detach(), zero)
     return difference.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 

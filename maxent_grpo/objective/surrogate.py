@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def plain_objective(ratio: Float[Tensor, "*tokens"], advantage: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
-    """J = ratio * A: the importance-weighted policy gradient without a clip."""
-    return ratio * advantage
+    """J = ratio * A: the importance-weighted policy gradient without a clip. Gradient flows through ``ratio`` only."""
+    return ratio * advantage.detach()
 
 
 def clipped_objective(
@@ -24,8 +24,9 @@ def clipped_objective(
 
     Sources: PPO, arXiv 1707.06347; separate bounds, DAPO, arXiv 2503.14476; the cap, which bounds tokens with A < 0 and
     a large ratio, INTELLECT-2, arXiv 2505.07291. dJ/dlog pi is rho A inside the trust region and 0 outside, so at
-    rho = 1 every variant is the plain policy gradient. ``advantage`` is detached.
+    rho = 1 every variant is the plain policy gradient. Gradient flows through ``ratio`` only.
     """
+    advantage = advantage.detach()
     unclipped = ratio if delta is None else ratio.clamp(max=delta)
     return torch.minimum(unclipped * advantage, ratio.clamp(1.0 - low, 1.0 + high) * advantage)
 

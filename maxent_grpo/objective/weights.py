@@ -24,9 +24,10 @@ def masked_log_softmax(
     scores: Float[Tensor, "prompts group"], valid: Bool[Tensor, "prompts group"]
 ) -> Float[Tensor, "prompts group"]:
     """Log-softmax over the valid entries of each row; invalid entries are -inf, also in a row without a valid one."""
+    # log_softmax shifts by the maximum before it sums: scores of -1e4 keep their differences in single precision
     blocked = scores.masked_fill(~valid, -torch.inf)
-    normaliser = torch.logsumexp(torch.where(valid.any(dim=-1, keepdim=True), blocked, 0.0), dim=-1, keepdim=True)
-    return torch.where(valid, scores - normaliser, torch.full_like(scores, -torch.inf))
+    defined = torch.where(valid.any(dim=-1, keepdim=True), blocked, torch.zeros_like(scores))
+    return torch.log_softmax(defined, dim=-1).masked_fill(~valid, -torch.inf)
 
 
 def utility_log_q(

@@ -67,7 +67,8 @@ def compute_loss(
     zero = torch.where(mask, logp, torch.zeros_like(logp)).sum() * 0.0
     policy = zero
     if method.advantages is not None:
-        objective = method.objective(method.ratio(log_ratios, mask), targets.advantages.unsqueeze(-1))
+        advantages = targets.advantages.unsqueeze(-1).expand_as(log_ratios)
+        objective = method.objective(method.ratio(log_ratios, mask), advantages)
         if method.mismatch is not None:
             objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
         policy = zero - reduce_tokens(objective, mask, coefficients)
@@ -87,7 +88,8 @@ def compute_loss(
             scores.cur_logp_sum, mask.sum(dim=-1), mode=score_mode, score_length=weighting.score_length
         )
         # the gradient of the whole group's cross-entropy, row by row: value from the group, slope from the coefficient
-        row_terms = targets.listwise_value + targets.listwise_coefficient * (score - score.detach())
+        slope = targets.listwise_coefficient.detach()
+        row_terms = targets.listwise_value.detach() + slope * (score - score.detach())
         listwise = method.listwise_scale / max(counts.groups, 1.0) * row_terms.sum()
 
     clip_loss = None

@@ -38,6 +38,8 @@ class SequenceTargets:
     """[P, G]."""
     valid: Tensor
     """Rows with a valid reward [P, G]."""
+    right: Tensor
+    """Rows whose utility reaches `right_threshold` [P, G]."""
 
     @property
     def group_size(self) -> int:
@@ -81,7 +83,8 @@ def sequence_targets(
     log_q = torch.where(takes_part, q.log(), torch.full_like(q, -torch.inf))
     log_reference = torch.zeros_like(q) if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
     log_weights = maxent_log_weights(log_q, log_reference, takes_part, tau=values.tau, beta=values.beta)
-    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, valid)
+    right = utilities >= weighting.right_threshold
+    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, valid, right)
 
 
 def group_scores(

@@ -20,6 +20,13 @@ DEFAULT_RETRY_LIMIT = 3
 
 Completions = list[list[str]]
 Metadata = list[list[Any | None]]
+Agree = Callable[[bool], bool]
+"""Collective "any": true when the argument is true on at least one process."""
+
+
+def identity(is_true: bool) -> bool:
+    """The agreement of a single process with itself."""
+    return is_true
 
 
 @dataclass(slots=True)
@@ -31,7 +38,9 @@ class AggregatedGenerationState:
 
 
 def seed_generation_groups(
-    prompt_count: int, grouped_comps: Sequence[Sequence[str]] | None, grouped_meta: Sequence[Sequence[Any | None]] | None
+    prompt_count: int,
+    grouped_comps: Sequence[Sequence[str]] | None,
+    grouped_meta: Sequence[Sequence[Any | None]] | None,
 ) -> tuple[Completions, Metadata | None]:
     """Fresh buffers for ``prompt_count`` prompts, holding copies of what is given.
 
@@ -66,7 +75,7 @@ def append_completion_group(
         grouped_meta = [[None] * len(group) for group in grouped_comps]
     grouped_comps[prompt_idx].extend(completions)
     if grouped_meta is not None:
-        grouped_meta[prompt_idx].extend(_fitted(meta_group or (), len(completions)))
+        grouped_meta[prompt_idx].extend(_fitted(meta_group, len(completions)))
     return grouped_meta
 
 
@@ -90,7 +99,7 @@ def retry_incomplete_prompts(
     aggregated: AggregatedGenerationState,
     max_retry_rounds: int | None,
     *,
-    agree: Callable[[bool], bool] = lambda is_short: is_short,
+    agree: Agree = identity,
 ) -> AggregatedGenerationState:
     """Fill ``aggregated`` in place by asking again for prompts that are short, and return it.
 
@@ -210,15 +219,21 @@ def flatten_ref_metadata(grouped_comps: Completions, grouped_meta: Metadata | No
     if grouped_meta is None:
         return None
     return [
-        entry.to_trl_payload() if hasattr(entry, "to_trl_payload") else entry
+        _payload(entry)
         for group, meta in zip(grouped_comps, grouped_meta, strict=True)
         for _, entry in zip(group, meta, strict=True)
     ]
 
 
-def _fitted(meta_group: Sequence[Any | None], size: int) -> list[Any | None]:
+def _payload(entry: Any) -> Any:
+    """The entry as a plain mapping if it can make one, else itself."""
+    return entry.to_trl_payload() if hasattr(entry, "to_trl_payload") else entry
+
+
+def _fitted(meta_group: Sequence[Any | None] | None, size: int) -> list[Any | None]:
     """``meta_group`` cut or padded with None to ``size`` entries."""
-    return [*meta_group[:size], *[None] * (size - len(meta_group))]
+    known = list(meta_group or ())[:size]
+    return known + [None] * (size - len(known))
 
 
 def _keep_prompts(

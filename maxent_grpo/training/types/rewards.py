@@ -14,7 +14,7 @@ from maxent_grpo.training.types.choices import FinishReason
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from maxent_grpo.training.types.logging import LoggingHandles
     from maxent_grpo.training.types.runtime import (
@@ -79,6 +79,19 @@ class GenerationBatch:
             sizes = [len(group) for group in groups]
             if sizes != [len(group) for group in self.grouped_completions]:
                 raise ValueError(f"{name} has group sizes {sizes}, the completions differ")
+
+    @property
+    def records(self) -> list[list[CompletionRecord]]:
+        """The sampler's record of each completion, by group; training cannot do without them.
+
+        Raises:
+            ValueError: the sampler kept no record of some completion.
+        """
+        groups = self.grouped_ref_meta if self.grouped_ref_meta is not None else []
+        records = [[record for record in group if isinstance(record, CompletionRecord)] for group in groups]
+        if [len(group) for group in records] != [len(group) for group in self.grouped_completions]:
+            raise ValueError("the sampler returned completions without records of their tokens, which training needs")
+        return records
 
 
 @dataclass
@@ -302,7 +315,7 @@ class ValidationContext:
     evaluation: EvaluationSettings
     accelerator: Accelerator
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizer
+    tokenizer: PreTrainedTokenizerBase
     reward: RewardSpec
     generator: GenerationFn
     logging: LoggingHandles

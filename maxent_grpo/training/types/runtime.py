@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch.utils.data import DataLoader, Sampler
-    from transformers import PreTrainedModel, PreTrainedTokenizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from maxent_grpo.training.method import Method
+    from maxent_grpo.training.scoring.policy import TokenScorer
     from maxent_grpo.training.types.logging import LoggingHandles
     from maxent_grpo.training.types.rewards import PromptCacheEntry, ValidationContext
     from maxent_grpo.training.types.weighting import WeightingSettings
@@ -42,6 +44,17 @@ class GenerationFn(Protocol):
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[Any | None]] | None]:
         """Sample ``num_samples`` completions of each prompt, or ``per_prompt_counts[i]`` of prompt i when given."""
+        ...
+
+
+@runtime_checkable
+class VersionedSampler(Protocol):
+    """A sampler whose randomness is keyed by rollout and that stamps completions with the weights' version."""
+
+    policy_version: int
+
+    def begin_rollout(self, index: int) -> None:
+        """Start rollout ``index``; the same index draws the same samples again."""
         ...
 
 
@@ -290,7 +303,7 @@ class RuntimeHandles:
 
     accelerator: Accelerator
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizer
+    tokenizer: PreTrainedTokenizerBase
     train_loader: DataLoader
     train_sampler: Sampler | None
     device: torch.device
@@ -304,7 +317,9 @@ class ReferenceSync:
     """A moving reference: every ``every_n_steps`` it becomes mixing * policy + (1 - mixing) * reference; 0 is frozen."""
 
     every_n_steps: int = 0
+    """Optimiser steps between moves of the reference towards the policy; 0 keeps it frozen [steps]."""
     mixing: float = 1.0
+    """Share of the policy in the moved reference; 1 replaces it."""
 
 
 @dataclass(slots=True)
@@ -312,8 +327,11 @@ class MismatchSettings:
     """Correction of w = exp(old - sampled log-prob): cap above, floor below (mask modes)."""
 
     mode: MismatchMode = MismatchMode.bypass
+    """`bypass` takes the sampler's log-probs as they are; `truncate` caps the weight, `mask` drops what lies outside floor and cap, per token or per sequence."""
     cap: float = 2.0
+    """Largest weight kept."""
     floor: float = 0.5
+    """Smallest weight kept by `token_mask`."""
 
 
 @dataclass(slots=True)
@@ -430,10 +448,13 @@ class StepBatchInfo:
 
 @dataclass(slots=True)
 class StepResources:
-    """The sampler to draw from and what evaluations need."""
+    """What a step calls: the sampler, the resolved method, the scorers of policy and reference; and the evaluations."""
 
     generator: GenerationFn
     validation_ctx: ValidationContext | None
+    method: Method | None = None
+    scorer: TokenScorer | None = None
+    reference_scorer: TokenScorer | None = None
 
 
 @dataclass(slots=True)

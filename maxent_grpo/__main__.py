@@ -1,0 +1,36 @@
+"""`python -m maxent_grpo <command>`: the commands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
+    "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
+}
+"""Command to (module with a ``main`` that takes the remaining arguments, what it does)."""
+
+
+def main(arguments: list[str]) -> None:
+    """Call the command named first with the arguments after it."""
+    if arguments and arguments[0] in COMMANDS:
+        import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
+        return
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="python -m maxent_grpo",
+        usage="python -m maxent_grpo COMMAND [arguments]",
+        description="Group-relative policy optimisation of language models.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items())
+        + "\n\n`python -m maxent_grpo COMMAND --help` explains one of them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND", help="one of the commands below")
+    parser.parse_args(arguments or ["--help"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

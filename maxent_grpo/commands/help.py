@@ -1,0 +1,70 @@
+"""The text of `python train.py --help`."""
+
+from __future__ import annotations
+
+import itertools
+
+from omegaconf import DictConfig, OmegaConf
+
+from maxent_grpo.config.compose import PRESETS, config_directory
+from maxent_grpo.config.declared import groups, options
+
+HEAD = """\
+Train a language model by group-relative policy optimisation.
+
+usage: python train.py [group=option ...] [group.setting=value ...]
+
+A run is put together from one option of each group; * marks the one taken if nothing is said."""
+
+TAIL = """\
+Settings: docs/config.md explains every one. `python train.py --cfg job` prints a run's settings and starts nothing.
+
+examples:
+  python train.py                                            the default run: no network, no GPU, a few minutes
+  python train.py scoring=grpo seed=3                        another method, another seed
+  python train.py scoring.weighting.tau=0.25 optimization.total_training_steps=50
+  python train.py experiment=tiny_dr_grpo                    a preset
+  python train.py -m scoring=maxent,dr_grpo seed=0,1,2       a sweep of six runs
+  python train.py checkpoint.resume_from=outputs/DAY/TIME    go on from a run's last checkpoint
+
+options:
+  -h, --help           this text
+  -m, --multirun       run every combination of comma-separated values; a bad one fails alone
+  --cfg job            print the composed settings (--resolve: with interpolations replaced)
+  --config-dir DIR     also look for presets in DIR/experiment
+  --info               how Hydra put the settings together
+  --hydra-help         Hydra's own flags"""
+
+
+def help_text() -> str:
+    """Every group with its options, a line each from the option's docstring, the presets, and example commands."""
+    defaults = _defaults()
+    lines = [HEAD, ""]
+    for group in groups():
+        lines.append(group)
+        for name, node in options(group).items():
+            mark = "*" if defaults.get(group) == name else " "
+            lines.append(f" {mark} {name:<16} {_first_line(node)}")
+    lines += ["", f"{PRESETS} (conf/{PRESETS}/)"]
+    for file in sorted((config_directory() / PRESETS).glob("*.yaml")):
+        lines.append(f"   {file.stem:<16} {_claim(file.read_text(encoding='utf-8'))}")
+    return "\n".join([*lines, "", TAIL])
+
+
+def _first_line(node: type) -> str:
+    return (node.__doc__ or "").strip().splitlines()[0]
+
+
+def _defaults() -> dict[str, str]:
+    """The option that conf/config.yaml takes of each group."""
+    entries = OmegaConf.load(config_directory() / "config.yaml").defaults
+    return {
+        str(group): str(name) for entry in entries if isinstance(entry, DictConfig) for group, name in entry.items()
+    }
+
+
+def _claim(preset: str) -> str:
+    """The claim in a preset's header: what follows `# claim:` up to an empty comment or the end of the header."""
+    _, _, rest = preset.partition("# claim:")
+    lines = [rest.splitlines()[0], *itertools.takewhile(lambda line: line.startswith("# "), rest.splitlines()[1:])]
+    return " ".join(line.removeprefix("#").strip() for line in lines)

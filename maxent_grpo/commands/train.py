@@ -1,0 +1,80 @@
+"""`python train.py` and `python -m maxent_grpo train`: one run, or a sweep of runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from maxent_grpo.commands.help import help_text
+from maxent_grpo.commands.sweep import SweepError, run_sweep
+from maxent_grpo.config.compose import CONFIG_NAME
+from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
+from maxent_grpo.config.store import register
+from maxent_grpo.errors import CheckpointError, ConfigError, DataError, MaxentGrpoError
+
+PROGRAM = "train.py"
+EXPECTED = (ConfigError, DataError, CheckpointError)
+"""Errors whose message is all that the user needs; any other one keeps its traceback."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Read the command line (or the given arguments), pass the gates, run.
+
+    Exits with status 2 when the configuration is wrong, and 1 when the run could not be made for another expected reason.
+    """
+    if arguments is not None:
+        sys.argv = [PROGRAM, *arguments]  # where Hydra reads them
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(help_text())
+        return
+    # Hydra would cut the traceback of an error inside the job, and turn it into a SystemExit
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    args = get_args_parser().parse_args()
+    overrides, folder = list(args.overrides), args.config_dir
+    own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
+    register()
+    try:
+        if args.multirun and not own_mode:
+            run_sweep(overrides, hydra_main, config_dir=folder)
+            return
+        if args.cfg or args.info:
+            compose_checked(overrides, config_dir=folder)
+        elif not own_mode:
+            load_config(overrides, config_dir=folder)
+        hydra_main()
+    except (*EXPECTED, SweepError) as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        sys.exit(_status(error))
+
+
+@hydra.main(config_path=str(config_directory()), config_name=CONFIG_NAME, version_base="1.3")
+def hydra_main(config: DictConfig) -> None:
+    """One job: check what Hydra composed, write into the folder that Hydra made, train."""
+    runtime = HydraConfig.get()
+    config.run.dir = runtime.runtime.output_dir
+    try:
+        checked = check(config)
+        for sentence in warnings(checked):
+            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
+        from maxent_grpo.training.setup import run_from_config
+
+        run_from_config(checked)
+    except EXPECTED:
+        raise
+    except Exception:
+        if runtime.mode == RunMode.MULTIRUN:
+            # the sweep goes on and names the error at its end; its traceback is shown where it happened
+            traceback.print_exc()
+        raise
+
+
+def _status(error: MaxentGrpoError) -> int:
+    causes = [failure.error for failure in error.failures] if isinstance(error, SweepError) else [error]
+    return 2 if all(isinstance(cause, ConfigError) for cause in causes) else 1

@@ -1,0 +1,325 @@
+"""Gate 1: composes a configuration through Hydra, and says in one sentence each what it could not take.
+
+Hydra stops at its first error. After one, every override and every entry of the chosen presets is tried on its own against
+the composed options, so that all of them are reported; what could be taken is composed, so that later gates see it too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from maxent_grpo.config.declared import (
+    choices,
+    describe,
+    free_names,
+    groups,
+    kind_at,
+    nearest,
+    options,
+    options_with,
+    shown,
+)
+from maxent_grpo.config.store import register
+from maxent_grpo.errors import ConfigError
+
+CONFIG_NAME = "config"
+PRESETS = "experiment"
+
+
+@dataclass
+class Composition:
+    """What Hydra made of the overrides; with problems, made of those that could be taken."""
+
+    config: DictConfig
+    problems: list[str] = field(default_factory=list[str])
+    unsettled: set[str] = field(default_factory=set[str])
+    """Dotted paths that the problems are about: their values are not what the user meant."""
+
+
+@dataclass
+class Preset:
+    """One file of the folder of presets."""
+
+    label: str
+    """Its path as messages name it."""
+    choices: list[str]
+    """Options that its defaults list selects, as `group=option`."""
+    entries: dict[str, Any]
+    """Its settings by dotted path."""
+
+
+def config_directory() -> Path:
+    """The folder with config.yaml and the presets, at the top of the repository."""
+    return Path(__file__).resolve().parents[2] / "conf"
+
+
+def compose_config(overrides: list[str], config_dir: str | Path | None = None) -> Composition:
+    """Compose; ``config_dir`` is a further folder that is searched for presets, as with `--config-dir`."""
+    register()
+    search = search_path_override(config_dir)
+    with hydra_session():
+        try:
+            return Composition(compose(CONFIG_NAME, [*search, *overrides]))
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            found = _diagnose(overrides, search, _preset_folders(config_dir))
+            found.problems = found.problems or [in_one_line(error)]
+            return found
+
+
+@contextmanager
+def hydra_session() -> Generator[Hydra, None, None]:
+    """Hydra with this project's configuration folder, for the time of the block; a session around it is put back after."""
+    current = GlobalHydra.instance()
+    outer, current.hydra = current.hydra, None
+    try:
+        with initialize_config_dir(str(config_directory()), job_name="train", version_base="1.3"):
+            assert current.hydra is not None
+            yield current.hydra
+    finally:
+        current.hydra = outer
+
+
+def parse_override(text: str) -> Override:
+    """An override as Hydra reads it.
+
+    Raises:
+        ConfigError: it is not of the form setting=value.
+    """
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(f"{text}: cannot be read as setting=value ({in_one_line(error)})") from error
+    if not override.key_or_group:
+        raise ConfigError(f"{text}: the name of the setting is missing before the =")
+    return override
+
+
+def search_path_override(config_dir: str | Path | None) -> list[str]:
+    """The override that adds a folder to those searched for presets; none without a folder."""
+    return [] if config_dir is None else [f"hydra.searchpath=['file://{Path(config_dir).resolve()}']"]
+
+
+def chosen_kinds(config: DictConfig) -> dict[str, type]:
+    """Group to the dataclass of its chosen option; a group that was removed or never chosen is left out."""
+    present = [group for group in groups() if group in config and not OmegaConf.is_missing(config, group)]
+    return {group: cast(type, OmegaConf.get_type(config, group)) for group in present}
+
+
+def undeclared(path: str, chosen: dict[str, type]) -> str | None:
+    """The sentence for a dotted path that nothing declares under the chosen options; None if it is declared."""
+    if kind_at(path, chosen) is not None:
+        return None
+    owners = options_with(path)
+    if owners:
+        return f"{path}: the chosen {path.split('.')[0]} option has no such setting; it belongs to {', '.join(owners)}"
+    guess = nearest(path)
+    if guess is None:
+        return f"{path}: no such setting; docs/config.md lists them all"
+    return f"{path}: no such setting; did you mean {guess}?"
+
+
+def _diagnose(overrides: list[str], search: list[str], folders: list[Path]) -> Composition:
+    found = Composition(OmegaConf.create())
+    selected, values, presets = _sort(overrides, found, folders)
+    selection = dict(choice.split("=", 1) for preset in presets for choice in preset.choices) | selected
+    try:
+        found.config = compose(CONFIG_NAME, [*search, *(f"{group}={name}" for group, name in selection.items())])
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        found.problems.append(in_one_line(error))
+        return found
+    for preset in presets:
+        for path, value in preset.entries.items():
+            _report(found, path, _change(found.config, path, value), f"{preset.label}: ")
+    for override in values:
+        _report(found, override.key_or_group, _apply(found.config, override))
+    return found
+
+
+def _report(found: Composition, path: str, sentence: str | None, prefix: str = "") -> None:
+    if sentence is not None:
+        found.problems.append(f"{prefix}{sentence}")
+        found.unsettled |= {path, nearest(path) or path}
+
+
+def _sort(
+    overrides: list[str], found: Composition, folders: list[Path]
+) -> tuple[dict[str, str], list[Override], list[Preset]]:
+    """Good choices of options, overrides of values, and chosen presets; what is neither becomes a problem."""
+    selected: dict[str, str] = {}
+    values: list[Override] = []
+    presets: list[Preset] = []
+    for text in overrides:
+        try:
+            override = parse_override(text)
+        except ConfigError as error:
+            found.problems += error.problems
+            continue
+        group = override.key_or_group
+        if override.is_hydra_override():
+            continue
+        if override.is_sweep_override():
+            found.problems.append(f"{text}: several values make a sweep, which needs -m; a list is written [a,b]")
+        elif group == PRESETS:
+            presets += _chosen_presets(override, found, folders)
+        elif group in groups() and not override.is_delete() and not isinstance(override.value(), dict):
+            problem = _option_problem(override, list(options(group)))
+            if problem:
+                _report(found, f"{group}=", problem)
+            else:
+                selected[group] = str(override.value())
+        else:
+            values.append(override)
+    return selected, values, presets
+
+
+def _option_problem(override: Override, known: list[str]) -> str | None:
+    group, value = override.key_or_group, override.value()
+    if isinstance(value, list) and group != PRESETS:
+        return f"{group}={override.get_value_element_as_str()}: takes one option; {group} has {', '.join(known)}"
+    for name in value if isinstance(value, list) else [value]:
+        if name not in known:
+            return _no_such_option(group, shown(name), known)
+    return (
+        f"{group} is chosen already; write {group}={shown(value)} without the +"
+        if override.is_add() or override.is_force_add()
+        else None
+    )
+
+
+def _no_such_option(group: str, name: str, known: list[str]) -> str:
+    guess = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {group}={guess[0]}?" if guess else ""
+    return f"{group}={name}: no such option; {group} has {', '.join(known) or 'none'}{hint}"
+
+
+def _preset_folders(config_dir: str | Path | None) -> list[Path]:
+    parents = [config_directory(), *([] if config_dir is None else [Path(config_dir)])]
+    return [parent / PRESETS for parent in parents]
+
+
+def _chosen_presets(override: Override, found: Composition, folders: list[Path]) -> Iterator[Preset]:
+    files = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
+    value = override.value()
+    if value is None:
+        return
+    problem = _option_problem(override, sorted(files))
+    if problem:
+        found.problems.append(problem)
+        return
+    for name in cast(list[str], value) if isinstance(value, list) else [str(value)]:
+        preset = _read_preset(files[name], found)
+        if preset:
+            yield preset
+
+
+def _read_preset(file: Path, found: Composition) -> Preset | None:
+    root = config_directory().parent
+    label = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+        content = OmegaConf.create(text)
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+        found.problems.append(f"{label}: is not valid YAML ({in_one_line(error)})")
+        return None
+    if "@package _global_" not in text.split("\n", 1)[0]:
+        found.problems.append(f"{label}: must begin with the line `# @package _global_`")
+        return None
+    entries = cast(dict[str, Any], OmegaConf.to_container(content))
+    preset = Preset(label, [], {})
+    defaults = cast(list[Any], entries.pop("defaults", []))
+    for item in (cast(dict[str, Any], item) for item in defaults if isinstance(item, dict)):
+        for key, name in item.items():
+            group = key.removeprefix("override ").strip().removeprefix("/")
+            if group in groups() and name not in options(group):
+                found.problems.append(f"{label}: {_no_such_option(group, str(name), list(options(group)))}")
+            elif group in groups():
+                preset.choices.append(f"{group}={name}")
+    entries.pop("hydra", None)
+    preset.entries = dict(flatten(entries))
+    return preset
+
+
+def flatten(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of every leaf of nested dictionaries; an empty dictionary is a leaf."""
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(cast(dict[str, Any], value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _apply(config: DictConfig, override: Override) -> str | None:
+    """Do to a composed configuration what an override asks for; the sentence if that cannot be done."""
+    path = override.key_or_group
+    if override.is_delete():
+        return _remove(config, path)
+    if override.package is not None:
+        return f"{path}@{override.package}: no such setting; options are chosen as group=option"
+    value = cast(Any, override.value())
+    exists = OmegaConf.select(config, path, throw_on_missing=False) is not None
+    if override.is_add() and exists and not isinstance(value, (dict, list)):
+        return f"{path} is set already; write {path}={override.get_value_element_as_str()} without the +"
+    if override.is_add() or override.is_force_add():
+        with open_dict(config):
+            return _change(config, path, value, may_add=True)
+    return _change(config, path, value)
+
+
+def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) -> str | None:
+    chosen = chosen_kinds(config)
+    problem = undeclared(path, chosen)
+    if problem:
+        return problem
+    parent = path.rpartition(".")[0]
+    if not may_add and parent and free_names(kind_at(parent, chosen)) and OmegaConf.select(config, path) is None:
+        return f"{path}: {parent} has no entry of that name yet; add one with +{path}={shown(value)}"
+    if isinstance(value, dict):
+        changes = [_change(config, f"{path}.{key}", part, may_add) for key, part in cast(dict[str, Any], value).items()]
+        return next((change for change in changes if change), None)
+    try:
+        OmegaConf.update(config, path, value, merge=True, force_add=may_add)
+    except OmegaConfBaseException:
+        return _wrong_type(path, value, kind_at(path, chosen))
+    return None
+
+
+def _wrong_type(path: str, value: Any, kind: Any) -> str:
+    guess = difflib.get_close_matches(str(value), choices(kind), n=1)
+    hint = f"; did you mean {guess[0]}?" if guess else ""
+    return f"{path}={shown(value)}: must be {describe(kind)}{hint}"
+
+
+def _remove(config: DictConfig, path: str) -> str | None:
+    parent, _, name = path.rpartition(".")
+    owner = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(owner, DictConfig) or name not in owner:
+        return f"~{path}: there is nothing of that name to remove"
+    if kind_at(path, chosen_kinds(config)) is not None and not free_names(kind_at(parent, chosen_kinds(config))):
+        return f"~{path}: a setting can be changed, not removed"
+    with open_dict(config):
+        del owner[name]
+    return None
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error of Hydra's or YAML's in one line, without its search path and its advice to force the key in."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else ""
+    text = f"{error}\n{cause}"
+    noise = ("to append", "see http", "config search path", "provider=", "full_key", "reference_type", "object_type")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(line for line in lines if not line.lower().startswith(noise))[:400]

@@ -1,0 +1,234 @@
+"""Gate 3, second half: settings that are each in range but exclude each other.
+
+A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
+instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
+``contradictions_method.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+
+from maxent_grpo.config.contradictions_method import METHOD_RULES
+from maxent_grpo.config.data import ColoringDataConfig
+from maxent_grpo.config.generation import LocalGenerationConfig
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
+from maxent_grpo.rewards.registry import BUILT_IN
+
+NUM_COLORS = 3
+HEAD_WIDTHS = (32, 64)
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def contradictions(config: RootConfig) -> Iterator[str]:
+    """The sentence of every contradiction in the configuration."""
+    for rule in RULES:
+        yield from rule(config)
+
+
+def warnings(config: RootConfig) -> list[str]:
+    """What is allowed but probably not meant."""
+    steps = config.optimization.total_training_steps
+    found: list[str] = []
+    for path, interval, instead in (
+        ("evaluation.every_n_steps", config.evaluation.every_n_steps, "evaluates only before and after training"),
+        ("checkpoint.every_n_steps", config.checkpoint.every_n_steps, "saves only the last step"),
+    ):
+        if interval is not None and 0 < steps < interval:
+            found.append(
+                f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
+            )
+    return found
+
+
+def _tiny_model(config: RootConfig) -> Iterator[str]:
+    model = config.model
+    if not isinstance(model, TinyModelConfig) or model.num_heads < 1:
+        return
+    widths = [width * model.num_heads for width in HEAD_WIDTHS]
+    if model.hidden_size not in widths:
+        yield (
+            f"model.hidden_size={model.hidden_size} with model.num_heads={model.num_heads}: an attention head must be 32 or "
+            f"64 wide; use model.hidden_size={widths[0]} or model.hidden_size={widths[1]}"
+        )
+
+
+def _coloring(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, ColoringDataConfig):
+        return
+    if data.num_hidden > data.num_vertices:
+        yield (
+            f"data.num_hidden={data.num_hidden} exceeds data.num_vertices={data.num_vertices}: only vertices of the graph "
+            f"can be hidden; use data.num_hidden={data.num_vertices} or less"
+        )
+    if data.min_modes > data.max_modes:
+        yield (
+            f"data.min_modes={data.min_modes} exceeds data.max_modes={data.max_modes}: no problem could be kept; use "
+            f"data.min_modes={data.max_modes} or less"
+        )
+    most = NUM_COLORS**data.num_hidden if 1 <= data.num_hidden <= data.num_vertices else None
+    if most is not None and data.max_modes > most:
+        yield (
+            f"data.max_modes={data.max_modes} exceeds the {most} answers there are with data.num_hidden={data.num_hidden}; "
+            f"use data.max_modes={most} or less"
+        )
+    if config.generation.max_completion_len < data.num_hidden + 1:
+        yield (
+            f"generation.max_completion_len={config.generation.max_completion_len} is too short for "
+            f"data.num_hidden={data.num_hidden}: an answer is one token for each hidden vertex and the end token, so none "
+            f"could finish; use generation.max_completion_len={data.num_hidden + 1} or more"
+        )
+
+
+def _group_size(config: RootConfig) -> Iterator[str]:
+    if config.generation.num_generations != 1:
+        return
+    if config.scoring.advantage == "none":
+        yield "generation.num_generations=1 gives every completion the weight 1 in its group: use at least 2"
+    else:
+        yield "generation.num_generations=1 gives every completion the advantage 0: use at least 2"
+
+
+def _greedy(config: RootConfig) -> Iterator[str]:
+    generation = config.generation
+    if generation.temperature == 0 and generation.num_generations > 1:
+        yield (
+            f"generation.temperature={generation.temperature} is greedy: the {generation.num_generations} completions of a "
+            f"prompt (generation.num_generations) would be equal and teach nothing; use generation.temperature=1"
+        )
+
+
+def _sampling(config: RootConfig) -> Iterator[str]:
+    penalty = config.generation.penalty
+    if isinstance(config.generation, LocalGenerationConfig) and penalty.gen_best_of is not None:
+        yield (
+            f"generation.penalty.gen_best_of={penalty.gen_best_of}: generation=local does not sample more than it keeps; "
+            f"write generation.penalty.gen_best_of=null"
+        )
+    for path, entries, off in (
+        ("generation.allowed_tokens", config.generation.allowed_tokens, "[]"),
+        ("generation.penalty.gen_stop_sequences", penalty.gen_stop_sequences or [], "null"),
+    ):
+        if "" in entries:
+            yield f"{path}={entries} holds an empty text, which stands for no token: remove it, or write {path}={off}"
+
+
+def _length_of_training(config: RootConfig) -> Iterator[str]:
+    schedule = config.optimization
+    steps = schedule.total_training_steps
+    if steps == 0 and schedule.num_epochs == 0:
+        yield (
+            "optimization.total_training_steps=0 leaves the length to optimization.num_epochs=0, so nothing would be "
+            "trained: set one of them above 0"
+        )
+    if 0 < steps <= schedule.warmup_steps:
+        yield (
+            f"optimization.warmup_steps={schedule.warmup_steps} is not below optimization.total_training_steps={steps}: the "
+            f"learning rate would never reach its peak; use optimization.warmup_steps={steps - 1} or less"
+        )
+
+
+def _schedule(config: RootConfig) -> Iterator[str]:
+    name = config.optimization.lr_scheduler_type
+    if name in LR_SCHEDULES:
+        return
+    guess = difflib.get_close_matches(name, LR_SCHEDULES, n=1)
+    if name in LR_SCHEDULES_LEFT_OUT:
+        why = f"this schedule {LR_SCHEDULES_LEFT_OUT[name]}"
+    else:
+        why = f"no such schedule{f', did you mean {guess[0]}?' if guess else ''}"
+    yield f"optimization.lr_scheduler_type={name}: {why}; choose one of {', '.join(LR_SCHEDULES)}"
+
+
+def _evaluation(config: RootConfig) -> Iterator[str]:
+    evaluation = config.evaluation
+    wrong = [k for k in evaluation.ks if not 1 <= k <= evaluation.num_samples]
+    if wrong:
+        yield (
+            f"evaluation.ks={evaluation.ks}: {', '.join(map(str, wrong))} is not between 1 and "
+            f"evaluation.num_samples={evaluation.num_samples}, so pass@k cannot be estimated; draw more samples or choose "
+            f"smaller k"
+        )
+
+
+def _best_checkpoint(config: RootConfig) -> Iterator[str]:
+    checkpoint = config.checkpoint
+    metric = checkpoint.best_metric
+    if metric is None:
+        if checkpoint.early_stop_patience is not None:
+            yield (
+                f"checkpoint.early_stop_patience={checkpoint.early_stop_patience} needs a metric to watch: set "
+                f"checkpoint.best_metric=eval/pass@1, or checkpoint.early_stop_patience=null"
+            )
+        return
+    if not re.fullmatch(r"eval/\S+", metric):
+        yield (
+            f"checkpoint.best_metric={metric}: only evaluation metrics, named eval/..., choose the best checkpoint; write "
+            f"for example checkpoint.best_metric=eval/pass@1"
+        )
+    if not config.evaluation.enabled:
+        yield (
+            f"checkpoint.best_metric={metric} is measured by evaluations, which evaluation.enabled=false switches off: set "
+            f"evaluation.enabled=true or checkpoint.best_metric=null"
+        )
+
+
+def _resume(config: RootConfig) -> Iterator[str]:
+    everything, controllers = config.checkpoint.resume_from, config.controller.paths.resume_from
+    if everything is not None and controllers is not None:
+        yield (
+            f"controller.paths.resume_from={controllers} together with checkpoint.resume_from={everything}: a checkpoint "
+            f"restores the controllers too; leave one of them null"
+        )
+
+
+def _reward(config: RootConfig) -> Iterator[str]:
+    reward = config.reward
+    known = [*BUILT_IN, *reward.functions]
+    for name in reward.terms:
+        if name not in known:
+            guess = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {guess[0]}?" if guess else ""
+            yield f"reward.terms.{name}: no such term; there are {', '.join(known)}{hint}"
+    for name, weight in reward.terms.items():
+        if not -float("inf") < weight < float("inf"):
+            yield f"reward.terms.{name}={weight}: a weight must be finite"
+    if not any(reward.terms.values()):
+        yield "reward.terms has no term with a weight other than 0, so every utility would be 0: set reward.terms.task=1"
+    for name, action in reward.on_error.items():
+        if name not in reward.terms:
+            yield f"reward.on_error.{name}={action}: reward.terms has no {name}; it has {', '.join(reward.terms) or 'none'}"
+
+
+def _reward_functions(config: RootConfig) -> Iterator[str]:
+    reward = config.reward
+    for name, target in reward.functions.items():
+        if name in BUILT_IN:
+            yield f"reward.functions.{name}: {name} is a built-in term; give your function another name"
+        if not _FUNCTION.fullmatch(target):
+            yield f"reward.functions.{name}={target}: write it as package.module:function"
+        if name not in reward.terms:
+            yield f"reward.functions.{name} has no weight, so it would never be called: add +reward.terms.{name}=1"
+
+
+RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    *METHOD_RULES,
+    _group_size,
+    _greedy,
+    _sampling,
+    _tiny_model,
+    _coloring,
+    _length_of_training,
+    _schedule,
+    _evaluation,
+    _best_checkpoint,
+    _resume,
+    _reward,
+    _reward_functions,
+)
+"""Every rule, in the order in which their sentences are printed."""

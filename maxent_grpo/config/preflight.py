@@ -1,0 +1,112 @@
+"""Gate 4: what only this machine knows: files, folders and installed modules. Nothing is written, and torch is not imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from maxent_grpo.config.root import RootConfig
+
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
+RUN_FILES = ("metrics.jsonl", "config.yaml")
+
+
+def preflight(config: RootConfig) -> Iterator[str]:
+    """The sentence of everything that this machine lacks for the run."""
+    yield from _resume(config)
+    yield from _controller_state(config)
+    yield from _run_directory(config)
+    yield from _reward_modules(config)
+
+
+def _resume(config: RootConfig) -> Iterator[str]:
+    source = config.checkpoint.resume_from
+    if source is None:
+        return
+    if not Path(source).exists():
+        yield (
+            f"checkpoint.resume_from={source}: does not exist; name a run directory, or one of its {CHECKPOINTS}/step_N "
+            f"folders"
+        )
+    elif not _holds_checkpoint(Path(source)):
+        yield (
+            f"checkpoint.resume_from={source}: holds no checkpoint; name a run directory that has saved one, or one of its "
+            f"{CHECKPOINTS}/step_N folders"
+        )
+
+
+def _controller_state(config: RootConfig) -> Iterator[str]:
+    paths = config.controller.paths
+    if paths.resume_from is not None and not Path(paths.resume_from).is_file():
+        yield (
+            f"controller.paths.resume_from={paths.resume_from}: is not a file; name the controller_state.json of another run"
+        )
+    if paths.state_path is None or paths.overwrite_existing or config.checkpoint.resume_from is not None:
+        return
+    if Path(paths.state_path).exists():
+        yield (
+            f"controller.paths.state_path={paths.state_path}: holds the state of another run; name another file, or set "
+            f"controller.paths.overwrite_existing=true to replace it"
+        )
+
+
+def _run_directory(config: RootConfig) -> Iterator[str]:
+    folder = Path(config.run.dir)
+    if any((folder / name).exists() for name in RUN_FILES) and not _resumes(config.checkpoint.resume_from, folder):
+        yield (
+            f"run.dir={folder}: already holds a run; name another folder, or continue that run with "
+            f"checkpoint.resume_from={folder}"
+        )
+    existing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    if not existing.is_dir():
+        yield f"run.dir={folder}: {existing} is a file; name another folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield f"run.dir={folder}: {existing} is not writable; name another folder"
+
+
+def _reward_modules(config: RootConfig) -> Iterator[str]:
+    for name, target in config.reward.functions.items():
+        module, colon, _ = target.partition(":")
+        if colon and all(part.isidentifier() for part in module.split(".")) and find_module(module) is None:
+            yield (
+                f"reward.functions.{name}={target}: there is no module {module} to import; install it, or start the run where "
+                f"it can be imported"
+            )
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Where a dotted module would be imported from, without importing it or its parents; None if it is not installed."""
+    path: list[str] | None = None
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or [])
+    return spec
+
+
+def _holds_checkpoint(source: Path) -> bool:
+    """Whether a run directory, its checkpoints folder, a pointer file in that or a checkpoint folder holds one."""
+    if source.is_file():
+        source = source.parent
+    return any(
+        manifest.is_file()
+        for manifest in [
+            source / MANIFEST,
+            *source.glob(f"step_*/{MANIFEST}"),
+            *source.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"),
+        ]
+    )
+
+
+def _resumes(source: str | None, folder: Path) -> bool:
+    """Whether the run in ``folder`` is the one being resumed."""
+    if source is None:
+        return False
+    resumed = Path(source).resolve()
+    return folder.resolve() in (resumed, *resumed.parents)

@@ -1,0 +1,154 @@
+"""Gate 3, first half: the range of every number that can be set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+from maxent_grpo.config.declared import shown
+from maxent_grpo.config.root import RootConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The values a setting may have. ``open_low`` and ``open_high`` exclude the ends; NaN is in no interval."""
+
+    low: float
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = True
+
+    def __contains__(self, value: float) -> bool:
+        above = self.low < value if self.open_low else self.low <= value
+        below = value < self.high if self.open_high else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        bounds: list[str] = []
+        if self.low > -math.inf:
+            bounds.append(f"{'above' if self.open_low else 'at least'} {_bound(self.low)}")
+        if self.high < math.inf:
+            bounds.append(f"{'below' if self.open_high else 'at most'} {_bound(self.high)}")
+        return " and ".join(bounds) or "finite"
+
+
+def _bound(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+COUNT = Interval(1)
+COUNT_OR_ZERO = Interval(0)
+NOT_NEGATIVE = Interval(0.0)
+POSITIVE = Interval(0.0, open_low=True)
+FINITE = Interval(-math.inf, open_low=True)
+SEED = Interval(0, 2**32)
+SHARE_ABOVE_ZERO = Interval(0.0, 1.0, open_low=True, open_high=False)
+BELOW_ONE = Interval(0.0, 1.0)
+
+RANGES: dict[str, Interval] = {
+    "seed": SEED,
+    "model.hidden_size": COUNT,
+    "model.num_layers": COUNT,
+    "model.num_heads": COUNT,
+    "model.intermediate_size": COUNT,
+    "model.init_seed": SEED,
+    "model.warm_start.steps": COUNT,
+    "model.warm_start.batch_size": COUNT,
+    "model.warm_start.learning_rate": POSITIVE,
+    "model.warm_start.num_problems": COUNT,
+    "model.warm_start.mode_skew": NOT_NEGATIVE,
+    "model.warm_start.seed": SEED,
+    "data.num_vertices": Interval(2, 12, open_high=False),
+    "data.num_hidden": COUNT,
+    "data.edge_probability": Interval(0.0, 1.0, open_high=False),
+    "data.min_modes": COUNT,
+    "data.max_modes": COUNT,
+    "data.num_train": COUNT,
+    "data.num_eval": COUNT,
+    "data.problem_seed": SEED,
+    "generation.num_generations": COUNT,
+    "generation.max_prompt_len": COUNT,
+    "generation.max_completion_len": COUNT,
+    "generation.temperature": NOT_NEGATIVE,
+    "generation.top_p": SHARE_ABOVE_ZERO,
+    "generation.penalty.gen_top_k": COUNT,
+    "generation.penalty.gen_best_of": COUNT,
+    "generation.penalty.gen_frequency_penalty": FINITE,
+    "generation.penalty.gen_presence_penalty": FINITE,
+    "generation.penalty.gen_min_p": BELOW_ONE,
+    "generation.penalty.gen_repetition_penalty": POSITIVE,
+    "generation.max_retry_rounds": COUNT_OR_ZERO,
+    "generation.batch_size": COUNT_OR_ZERO,
+    "scoring.weighting.tau": NOT_NEGATIVE,
+    "scoring.weighting.beta": NOT_NEGATIVE,
+    "scoring.weighting.q_temperature": POSITIVE,
+    "scoring.weighting.q_epsilon": BELOW_ONE,
+    "scoring.weighting.score_length": COUNT,
+    "scoring.weighting.listwise_coef": NOT_NEGATIVE,
+    "scoring.weighting.right_threshold": FINITE,
+    "scoring.clipping.clip_range": Interval(0.0, 1.0, open_low=True),
+    "scoring.clipping.clip_range_high": POSITIVE,
+    "scoring.clipping.clip_objective_coef": NOT_NEGATIVE,
+    "scoring.clipping.clip_adv_baseline": FINITE,
+    "scoring.clipping.clip_delta": POSITIVE,
+    "scoring.batching.logprob_chunk_size": COUNT_OR_ZERO,
+    "scoring.batching.score_slice": COUNT_OR_ZERO,
+    "scoring.batching.max_tokens": COUNT_OR_ZERO,
+    "scoring.batching.score_tail_tokens": COUNT,
+    "scoring.batching.slice_prefetch": COUNT_OR_ZERO,
+    "scoring.batching.prompt_cache_size": COUNT_OR_ZERO,
+    "scoring.kl_beta": NOT_NEGATIVE,
+    "scoring.entropy_coef": NOT_NEGATIVE,
+    "scoring.policy_entropy_bonus_coef": NOT_NEGATIVE,
+    "scoring.mismatch.cap": POSITIVE,
+    "scoring.mismatch.floor": NOT_NEGATIVE,
+    "scoring.reference_sync.every_n_steps": COUNT_OR_ZERO,
+    "scoring.reference_sync.mixing": SHARE_ABOVE_ZERO,
+    "optimization.prompts_per_step": COUNT,
+    "optimization.minibatches": COUNT,
+    "optimization.num_iterations": COUNT,
+    "optimization.grad_accum_steps": COUNT,
+    "optimization.num_epochs": COUNT_OR_ZERO,
+    "optimization.total_training_steps": COUNT_OR_ZERO,
+    "optimization.learning_rate": POSITIVE,
+    "optimization.warmup_steps": COUNT_OR_ZERO,
+    "optimization.max_grad_norm": NOT_NEGATIVE,
+    "optimization.adam_beta1": BELOW_ONE,
+    "optimization.adam_beta2": BELOW_ONE,
+    "optimization.adam_epsilon": POSITIVE,
+    "optimization.weight_decay": NOT_NEGATIVE,
+    "evaluation.every_n_steps": COUNT,
+    "evaluation.batch_size": COUNT,
+    "evaluation.num_samples": COUNT,
+    "evaluation.seed": SEED,
+    "logging.completions_every": COUNT_OR_ZERO,
+    "logging.completions_per_step": COUNT_OR_ZERO,
+    "checkpoint.every_n_steps": COUNT,
+    "checkpoint.keep_last": COUNT_OR_ZERO,
+    "checkpoint.early_stop_patience": COUNT,
+    "run.num_threads": COUNT,
+}
+"""Dotted path to interval. A path that the chosen option does not have is passed over, and so is null."""
+
+
+def out_of_range(config: RootConfig) -> Iterator[tuple[str, str]]:
+    """Dotted path and sentence of every number outside its interval, NaN and infinities among them."""
+    for path, value in numbers(config):
+        interval = RANGES.get(path)
+        if interval is not None and value not in interval:
+            bounds = str(interval)
+            if math.isinf(value) and math.isinf(interval.high) and math.isfinite(interval.low):
+                bounds += " and finite"
+            yield path, f"{path}={shown(value)}: must be {bounds}"
+
+
+def numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Dotted path and value of every number in nested dataclasses; neither lists nor dictionaries are entered."""
+    for name in node.__dataclass_fields__:
+        value = getattr(node, name)
+        if is_dataclass(value):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value

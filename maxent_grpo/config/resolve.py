@@ -1,0 +1,112 @@
+"""Numbers and choices that follow from the settings: names of the options, `auto` choices, the batch arithmetic. No torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.config.store import OPTIONS
+from maxent_grpo.training.types.choices import BehaviorSource, MismatchMode, ReferenceSource, ScoreMode
+
+LONGEST_SUM_SCORE = 32
+"""Completion limit up to which `auto` scores sequences by sums; longer sums lie so far apart that weights become one-hot [tokens]."""
+
+
+def chosen_options(config: RootConfig) -> dict[str, str]:
+    """The option chosen in each group, by the type of its settings; a type outside the table keeps its class name."""
+    names = {(group, option): name for group, name, option in OPTIONS}
+    chosen: dict[str, str] = {}
+    for group in dict.fromkeys(group for group, _, _ in OPTIONS):
+        node: object = getattr(config, group)
+        chosen[group] = names.get((group, type(node)), type(node).__name__)
+    return chosen
+
+
+def resolve_score_mode(mode: ScoreMode, max_completion_len: int) -> ScoreMode:
+    """`auto` is `sum` for completions of at most 32 tokens, else `const`; any other mode is itself."""
+    if mode is not ScoreMode.auto:
+        return mode
+    return ScoreMode.sum if max_completion_len <= LONGEST_SUM_SCORE else ScoreMode.const
+
+
+def resolve_reference_source(source: ReferenceSource, *, kl_beta: float, listwise_beta: float) -> ReferenceSource:
+    """`auto` is `model` when a coefficient pulls towards the reference, else `none`; any other source is itself.
+
+    Args:
+        source: `scoring.reference_logprobs_source`.
+        kl_beta: coefficient of the token KL.
+        listwise_beta: beta of the target weights, 0 where the method makes none.
+    """
+    if source is not ReferenceSource.auto:
+        return source
+    return ReferenceSource.model if kl_beta > 0 or listwise_beta > 0 else ReferenceSource.none
+
+
+def reference_source(scoring: ScoringConfig) -> ReferenceSource:
+    """The resolved reference source of a method: its listwise beta counts only while the listwise term is on."""
+    listwise_beta = scoring.weighting.beta if scoring.weighting.listwise_coef > 0 else 0.0
+    return resolve_reference_source(
+        scoring.reference_logprobs_source, kl_beta=scoring.kl_beta, listwise_beta=listwise_beta
+    )
+
+
+def has_unit_ratio(config: RootConfig) -> bool:
+    """Whether every importance ratio is 1: one update per rollout, and the trainer's own log-probs below the fraction.
+
+    The sampler's log-probs stand below it only when their mismatch is bypassed; otherwise they enter as a separate weight.
+    """
+    steps_per_rollout = config.optimization.minibatches * config.optimization.num_iterations
+    scoring = config.scoring
+    from_sampler = scoring.behavior_logprobs_source is not BehaviorSource.model
+    return steps_per_rollout == 1 and not (from_sampler and scoring.mismatch.mode is MismatchMode.bypass)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Sizes of a step, a rollout and the run; counts are global over processes unless named otherwise."""
+
+    prompts_per_step: int
+    group_size: int
+    sequences_per_step: int
+    loader_batches_per_step: int
+    prompts_per_rollout: int
+    steps_per_rollout: int
+    steps_per_epoch: int
+    total_steps: int
+    slices_per_step: int | None
+    """Forward and backward passes of one process in one step; None when a token budget decides."""
+
+
+def _split(total: int, num_parts: int) -> list[int]:
+    """Sizes of at most ``num_parts`` equal parts of ``total``, the last one smaller where it does not divide."""
+    size = math.ceil(total / num_parts)
+    return [min(size, total - start) for start in range(0, total, size)]
+
+
+def batch_plan(config: RootConfig, num_train_prompts: int, num_processes: int = 1) -> BatchPlan:
+    """The batch arithmetic of a run over ``num_train_prompts`` prompts.
+
+    A rollout has prompts_per_step * minibatches prompts and serves minibatches * num_iterations steps; an epoch has
+    ceil(prompts / prompts_per_step) steps; a step is the sum of its loader batches, each cut into slices.
+    """
+    schedule, batching = config.optimization, config.scoring.batching
+    group_size = config.generation.num_generations
+    loader_prompts = _split(schedule.prompts_per_step, schedule.grad_accum_steps)
+    sequences = [math.ceil(prompts / num_processes) * group_size for prompts in loader_prompts]
+    slices = None
+    if batching.max_tokens == 0:
+        slices = sum(math.ceil(count / batching.score_slice) if batching.score_slice else 1 for count in sequences)
+    steps_per_epoch = math.ceil(num_train_prompts / schedule.prompts_per_step)
+    return BatchPlan(
+        prompts_per_step=schedule.prompts_per_step,
+        group_size=group_size,
+        sequences_per_step=schedule.prompts_per_step * group_size,
+        loader_batches_per_step=len(loader_prompts),
+        prompts_per_rollout=schedule.prompts_per_step * schedule.minibatches,
+        steps_per_rollout=schedule.minibatches * schedule.num_iterations,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=schedule.total_training_steps or schedule.num_epochs * steps_per_epoch,
+        slices_per_step=slices,
+    )

@@ -1,0 +1,169 @@
+"""The distribution completions are sampled from, as pure functions of logits: one definition for the sampler and for scoring.
+
+``log_softmax(sampled_logits(...))`` is that distribution. Penalties change logits before it and are the sampler's alone:
+they depend on what was generated so far, and scoring does not replay them. Nothing here draws random numbers; a draw is a
+function of given uniforms.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+NUCLEUS_SLACK_EPS = 8.0
+
+
+def sampled_logits(
+    logits: Float[Tensor, "*batch vocab"],
+    *,
+    temperature: float,
+    allowed: Bool[Tensor, " vocab"] | None = None,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float | None = None,
+    keep: Int[Tensor, "*batch"] | None = None,
+) -> Float[Tensor, "*batch vocab"]:
+    """Logits over temperature, minus infinity outside the support that the sampling controls leave.
+
+    The controls act in the order of transformers: allowed tokens, temperature, top-k, top-p, min-p; each sees the
+    distribution that the ones before it left. The most likely allowed token always stays. Temperature 0 is the greedy
+    limit: the support is the most likely token alone (the first of equals) and its log-probability is 0.
+
+    Differentiable in ``logits``: the support is a constant, gradients flow through the values that stay. With every
+    control off the result is the division alone, and ``logits`` itself at temperature 1.
+
+    Args:
+        logits: unnormalised log-probabilities of the model, finite.
+        temperature: divisor of the logits, >= 0.
+        allowed: tokens that may be sampled; at least one. None allows all.
+        top_k: keep the k most likely tokens and all that equal the last of them; None is off, more than vocab keeps all.
+        top_p: keep the smallest set of most likely tokens whose probability reaches top_p up to rounding, in (0, 1];
+            equals are taken in order of their ids; 1 is off.
+        min_p: keep tokens at least this fraction as likely as the most likely one, in [0, 1]; None or 0 is off.
+        keep: one token per row that stays whatever the controls say: the token that was sampled, when scoring replays
+            the truncation under weights that have moved since.
+
+    Raises:
+        ValueError: a control is out of its range.
+    """
+    _check_controls(temperature, top_k, top_p, min_p)
+    scaled = logits if temperature in (0.0, 1.0) else logits / temperature
+    removed = _outside_support(scaled.detach(), temperature == 0.0, allowed, top_k, top_p, min_p)
+    if removed is None:
+        return scaled
+    if keep is not None:
+        removed = removed.scatter(-1, keep.long().unsqueeze(-1), False)
+    return scaled.masked_fill(removed, -math.inf)
+
+
+def penalised_logits(
+    logits: Float[Tensor, "*batch vocab"],
+    prompt_counts: Int[Tensor, "*batch vocab"],
+    completion_counts: Int[Tensor, "*batch vocab"],
+    *,
+    presence: float = 0.0,
+    frequency: float = 0.0,
+    repetition: float = 1.0,
+) -> Float[Tensor, "*batch vocab"]:
+    """Logits lowered for tokens that were used already, with the meaning the OpenAI interface and vLLM give the penalties.
+
+    A token found in prompt or completion has its positive logit divided (negative: multiplied) by ``repetition``; then
+    ``frequency * count + presence * [count > 0]`` is subtracted, counts being over the completion only. Applied before
+    the temperature. The values 0, 0, 1 change nothing.
+
+    Args:
+        logits: unnormalised log-probabilities of the model.
+        prompt_counts: how often each token occurs in the row's prompt.
+        completion_counts: how often each token was generated for the row so far.
+        presence, frequency: subtracted amounts [nats]; negative ones encourage.
+        repetition: factor, > 0; above 1 discourages.
+
+    Raises:
+        ValueError: ``repetition`` is not positive.
+    """
+    if not repetition > 0:
+        raise ValueError(f"repetition penalty must be above 0, got {repetition}; 1 is off")
+    penalised = logits
+    if repetition != 1.0:
+        used = (prompt_counts > 0) | (completion_counts > 0)
+        weakened = torch.where(logits > 0, logits / repetition, logits * repetition)
+        penalised = torch.where(used, weakened, logits)
+    if frequency != 0.0:
+        # an integer times a number would be rounded to the default precision, whatever that of the logits
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        penalised = penalised - frequency * completion_counts.to(wide)
+    if presence != 0.0:
+        penalised = torch.where(completion_counts > 0, penalised - presence, penalised)
+    return penalised
+
+
+def draw_tokens(log_probs: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+    """One token per row by inversion: the first token whose cumulative probability exceeds the row's uniform number.
+
+    The cumulative sum runs over token ids in float64, and the uniform number is scaled by its total, so that rounding in
+    ``log_probs`` cannot push a draw past the end. A token of probability 0 is never returned: not for a uniform number of
+    0 or next to 1, and not where a parallel sum rounds differently from one token to the next.
+
+    Args:
+        log_probs: log-probabilities, minus infinity outside the support; rows of NaN give an arbitrary token.
+        uniforms: numbers in [0, 1), one per row; float64, or small probabilities become unreachable.
+    """
+    probs = log_probs.double().exp()
+    cumulative = probs.cumsum(dim=-1)
+    possible = probs > 0
+    total = torch.where(possible, cumulative, 0.0).amax(dim=-1)
+    below_total = torch.nextafter(total, torch.zeros_like(total))
+    target = torch.minimum(uniforms.double() * total, below_total)
+    reached = possible & (cumulative > target.unsqueeze(-1))
+    return reached.to(torch.uint8).argmax(dim=-1)
+
+
+def _check_controls(temperature: float, top_k: int | None, top_p: float, min_p: float | None) -> None:
+    if not 0.0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be finite and at least 0, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}; None is off")
+    if not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p must be in (0, 1], got {top_p}; 1 is off")
+    if min_p is not None and not 0.0 <= min_p <= 1.0:
+        raise ValueError(f"min_p must be in [0, 1], got {min_p}; None or 0 is off")
+
+
+def _outside_support(
+    scaled: Tensor, greedy: bool, allowed: Tensor | None, top_k: int | None, top_p: float, min_p: float | None
+) -> Tensor | None:
+    """Mask of the tokens that the controls remove, None when all are off."""
+    removed: Tensor | None = None
+    if allowed is not None:
+        removed = (~allowed).expand_as(scaled)
+        scaled = scaled.masked_fill(removed, -math.inf)
+    if greedy:
+        best = scaled.argmax(dim=-1, keepdim=True)
+        return torch.ones_like(scaled, dtype=torch.bool).scatter_(-1, best, False)
+    if top_k is not None and top_k < scaled.shape[-1]:
+        removed = scaled < scaled.topk(top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(removed, -math.inf)
+        # where fewer than k are allowed the threshold is minus infinity and removes nothing
+        removed = scaled == -math.inf
+    if top_p < 1.0:
+        removed = _outside_nucleus(scaled, top_p)
+        scaled = scaled.masked_fill(removed, -math.inf)
+    if min_p is not None and min_p > 0.0:
+        removed = scaled < scaled.amax(dim=-1, keepdim=True) + math.log(min_p)
+    return removed
+
+
+def _outside_nucleus(scaled: Tensor, top_p: float) -> Tensor:
+    """Mask of the tokens that are not needed to reach probability ``top_p``."""
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    probs = torch.softmax(ordered.float() if ordered.dtype.itemsize < 4 else ordered, dim=-1)
+    before = probs.double().cumsum(dim=-1) - probs
+    # a sum that equals top_p but for rounding has reached it: sampler and scorer must not differ by a token there
+    slack = NUCLEUS_SLACK_EPS * torch.finfo(probs.dtype).eps
+    surplus = before >= top_p - slack
+    surplus[..., 0] = False
+    removed = torch.empty_like(surplus).scatter_(-1, order, surplus)
+    return removed | (scaled == -math.inf)

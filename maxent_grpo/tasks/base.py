@@ -1,0 +1,63 @@
+"""What a task is: prompts with answers, a grader, and demonstrations for a supervised start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from maxent_grpo.rewards.grade import Grade
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One problem. ``row_id`` is a stable hash of the problem's content; ``columns`` holds what else the record keeps."""
+
+    row_id: str
+    messages: list[dict[str, str]]
+    answer: str
+    columns: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One problem with right answers and the probability of each under the demonstrator; the weights sum to 1."""
+
+    row_id: str
+    messages: list[dict[str, str]]
+    answers: tuple[str, ...]
+    weights: tuple[float, ...]
+
+
+class Task(Protocol):
+    """A source of problems whose completions can be graded."""
+
+    @property
+    def name(self) -> str:
+        """Name of the task, as in `data=<name>`."""
+        ...
+
+    @property
+    def train_rows(self) -> list[TaskRow]:
+        """Problems to train on."""
+        ...
+
+    @property
+    def eval_rows(self) -> list[TaskRow]:
+        """Held-out problems, disjoint from the training problems and the demonstrations by ``row_id``."""
+        ...
+
+    @property
+    def answer_alphabet(self) -> str | None:
+        """Characters that answers are made of; None when any may occur."""
+        ...
+
+    def grade(self, completion: str, answer: str) -> Grade:
+        """Grade one completion against a row's answer."""
+        ...
+
+    def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
+        """``num`` solved problems, none held out, for a supervised start; a task without them raises DataError.
+
+        The right answer of rank j (in lexicographic order) has weight proportional to exp(-skew * j).
+        """
+        ...

@@ -1,0 +1,34 @@
+"""From the `data` settings to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from maxent_grpo.config.data import ColoringDataConfig, DataConfig
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.coloring import build_coloring
+
+
+def build_task(config: DataConfig) -> Task:
+    """Build the task that ``config``'s type names.
+
+    Raises:
+        ConfigError: no builder knows the type of ``config``.
+        DataError: the task's problems cannot be made or read.
+    """
+    builder = _BUILDERS.get(type(config))
+    if builder is None:
+        known = ", ".join(kind.__name__ for kind in _BUILDERS)
+        raise ConfigError(
+            f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring."
+        )
+    return builder(config)
+
+
+def _build_coloring(config: DataConfig) -> Task:
+    assert isinstance(config, ColoringDataConfig)
+    return build_coloring(config)
+
+
+_BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {ColoringDataConfig: _build_coloring}

@@ -1,0 +1,219 @@
+"""The default task: complete a proper colouring of a small graph; every right answer is known.
+
+A problem is a graph on ``num_vertices`` vertices with a planted colouring in R, G and B. Each pair of vertices of different
+planted colour is an edge with probability ``edge_probability``; ``num_hidden`` vertices lose their colour. The answer names
+the hidden colours in vertex order. A problem is kept when it has ``min_modes`` to ``max_modes`` right answers.
+
+Everything is a function of the settings: random numbers come from ``random.Random.random`` seeded with text, the one
+sequence Python promises to keep, and nothing depends on hash order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from maxent_grpo.config.data import ColoringDataConfig
+from maxent_grpo.errors import DataError
+from maxent_grpo.rewards.coloring import HIDDEN, ColoringSpec, grade_coloring
+from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.tasks.base import Demonstration, TaskRow
+
+LETTERS = "RGB"
+MAX_VERTICES = 12
+MAX_FRUITLESS_DRAWS = 20_000
+"""Consecutive draws without a new problem after which the space counts as exhausted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColoringProblem:
+    """A graph with some colours hidden, and all its right answers in lexicographic order."""
+
+    spec: ColoringSpec
+    answers: tuple[str, ...]
+
+    @property
+    def row_id(self) -> str:
+        """Hash of everything that makes the problem what it is."""
+        return "coloring-" + hashlib.sha256(self.spec.to_json().encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ColoringTask:
+    """Graph-colouring completion, built by ``build_coloring``."""
+
+    config: ColoringDataConfig
+    train_problems: list[ColoringProblem]
+    eval_problems: list[ColoringProblem]
+    name: str = "coloring"
+    answer_alphabet: str = LETTERS
+
+    @cached_property
+    def train_rows(self) -> list[TaskRow]:
+        """Problems to train on."""
+        return [_row(problem) for problem in self.train_problems]
+
+    @cached_property
+    def eval_rows(self) -> list[TaskRow]:
+        """Held-out problems."""
+        return [_row(problem) for problem in self.eval_problems]
+
+    def grade(self, completion: str, answer: str) -> Grade:
+        """See ``grade_coloring``."""
+        return grade_coloring(completion, answer)
+
+    def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
+        """``num`` solved problems, none of them held out; they may also occur among the training problems.
+
+        Raises:
+            DataError: the space holds fewer than ``num``.
+        """
+        held_out = {problem.row_id for problem in self.eval_problems}
+        problems = _draw_problems(self.config, num, stream=f"demonstrations/{seed}", exclude=held_out)
+        return [
+            Demonstration(
+                problem.row_id, _messages(problem), problem.answers, _rank_weights(len(problem.answers), skew)
+            )
+            for problem in problems
+        ]
+
+
+def build_coloring(config: ColoringDataConfig) -> ColoringTask:
+    """Generate the problems of ``config``, exactly and deterministically from ``config.problem_seed``.
+
+    The held-out problems do not depend on how many training problems are asked for.
+
+    Raises:
+        DataError: the settings describe no problem, or fewer different ones than asked for.
+    """
+    _refuse_impossible(config)
+    held_out = _draw_problems(config, config.num_eval, stream="eval", exclude=set())
+    excluded = {problem.row_id for problem in held_out}
+    train = _draw_problems(config, config.num_train, stream="train", exclude=excluded)
+    return ColoringTask(config=config, train_problems=train, eval_problems=held_out)
+
+
+def prompt_text(spec: ColoringSpec) -> str:
+    """The question as the model reads it: the edges as bits, then the colours with ``?`` where hidden.
+
+    Bit k is 1 when the k-th pair of vertices, in the order (0,1), (0,2), ..., (n-2,n-1), is an edge. Every character stands
+    at a position of its own, whatever the graph. For the path 0-1-2 with vertex 0 red and the others hidden: ``101R??``;
+    right answers are ``GR``, ``GB``, ``BR`` and ``BG``.
+    """
+    edges = set(spec.edges)
+    pairs = itertools.combinations(range(len(spec.colors)), 2)
+    return "".join("1" if pair in edges else "0" for pair in pairs) + spec.colors
+
+
+def right_answers(spec: ColoringSpec, limit: int | None = None) -> list[str]:
+    """All right answers in lexicographic order, or the first ``limit`` of them."""
+    neighbours: dict[int, list[int]] = {vertex: [] for vertex in range(len(spec.colors))}
+    for left, right in spec.edges:
+        neighbours[left].append(right)
+        neighbours[right].append(left)
+    colors, hidden, letters = list(spec.colors), spec.hidden, sorted(spec.letters)
+
+    def extend(position: int) -> Iterator[str]:
+        if position == len(hidden):
+            yield "".join(colors[vertex] for vertex in hidden)
+            return
+        vertex = hidden[position]
+        taken = {colors[neighbour] for neighbour in neighbours[vertex]}
+        for letter in letters:
+            if letter not in taken:
+                colors[vertex] = letter
+                yield from extend(position + 1)
+        colors[vertex] = HIDDEN
+
+    return list(itertools.islice(extend(0), limit))
+
+
+def _refuse_impossible(config: ColoringDataConfig) -> None:
+    """Raise DataError naming the first setting that leaves no problem to generate."""
+    most = len(LETTERS) ** config.num_hidden
+    checks = [
+        (
+            2 <= config.num_vertices <= MAX_VERTICES,
+            f"data.num_vertices={config.num_vertices} is not in 2..{MAX_VERTICES}",
+        ),
+        (
+            1 <= config.num_hidden <= config.num_vertices,
+            f"data.num_hidden={config.num_hidden} is not in 1..{config.num_vertices}, the number of vertices",
+        ),
+        (0 <= config.edge_probability <= 1, f"data.edge_probability={config.edge_probability} is not a probability"),
+        (
+            1 <= config.min_modes <= config.max_modes,
+            f"data.min_modes={config.min_modes} and data.max_modes={config.max_modes} are not 1 <= min_modes <= max_modes",
+        ),
+        (
+            config.min_modes <= most,
+            f"data.min_modes={config.min_modes} exceeds the {most} colourings of {config.num_hidden} hidden vertices",
+        ),
+        (config.num_train >= 1, f"data.num_train={config.num_train} leaves nothing to train on"),
+        (config.num_eval >= 0, f"data.num_eval={config.num_eval} is negative"),
+    ]
+    for holds, problem in checks:
+        if not holds:
+            raise DataError(f"{problem}: no colouring problem can be generated. Change that setting.")
+
+
+def _draw_problems(config: ColoringDataConfig, num: int, *, stream: str, exclude: set[str]) -> list[ColoringProblem]:
+    """``num`` different problems outside ``exclude``, in the order in which the named random stream yields them."""
+    rng = random.Random(f"coloring/{config.problem_seed}/{stream}")
+    problems: dict[str, ColoringProblem] = {}
+    fruitless = 0
+    while len(problems) < num:
+        problem = _draw_problem(rng, config)
+        if problem is not None and problem.row_id not in exclude and problem.row_id not in problems:
+            problems[problem.row_id] = problem
+            fruitless = 0
+            continue
+        fruitless += 1
+        if fruitless > MAX_FRUITLESS_DRAWS:
+            raise DataError(
+                f"asked for {num} different colouring problems ({stream}) but only {len(problems)} exist or can be found with "
+                f"num_vertices={config.num_vertices}, num_hidden={config.num_hidden}, edge_probability="
+                f"{config.edge_probability} and {config.min_modes} to {config.max_modes} right answers "
+                f"({len(exclude)} held out). Ask for fewer problems or widen these settings."
+            )
+    return list(problems.values())
+
+
+def _draw_problem(rng: random.Random, config: ColoringDataConfig) -> ColoringProblem | None:
+    """One random problem, or None when its number of right answers is outside the wanted range."""
+    num_vertices = config.num_vertices
+    planted = [LETTERS[int(rng.random() * len(LETTERS))] for _ in range(num_vertices)]
+    edges = tuple(
+        (left, right)
+        for left, right in itertools.combinations(range(num_vertices), 2)
+        if planted[left] != planted[right] and rng.random() < config.edge_probability
+    )
+    order = sorted((rng.random(), vertex) for vertex in range(num_vertices))
+    hidden = {vertex for _, vertex in order[: config.num_hidden]}
+    colors = "".join(HIDDEN if vertex in hidden else planted[vertex] for vertex in range(num_vertices))
+    spec = ColoringSpec(edges=edges, colors=colors, letters=LETTERS)
+    answers = right_answers(spec, limit=config.max_modes + 1)
+    if not config.min_modes <= len(answers) <= config.max_modes:
+        return None
+    return ColoringProblem(spec=spec, answers=tuple(answers))
+
+
+def _messages(problem: ColoringProblem) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt_text(problem.spec)}]
+
+
+def _row(problem: ColoringProblem) -> TaskRow:
+    columns = {"num_modes": len(problem.answers), "modes": list(problem.answers)}
+    return TaskRow(problem.row_id, _messages(problem), problem.spec.to_json(), columns)
+
+
+def _rank_weights(num: int, skew: float) -> tuple[float, ...]:
+    """exp(-skew * j) over ranks j = 0..num-1, normalised."""
+    weights = [math.exp(-skew * rank) for rank in range(num)]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)

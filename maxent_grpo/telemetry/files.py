@@ -1,0 +1,170 @@
+"""The durable record of a run: one JSON object a line, appended whole, never rewritten while the run goes on.
+
+metrics.jsonl has one line an optimiser step; completions.jsonl one line a recorded completion.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from maxent_grpo.errors import NonFiniteError
+from maxent_grpo.report.atomic import sync_directory
+from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, iterate_jsonl
+
+logger = logging.getLogger(__name__)
+
+
+class _LineFile:
+    """A file of JSON lines whose steps increase; continues one that exists, after dropping a half-written last line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last_step = -1
+        if path.exists():
+            self._recover()
+        self._file: BinaryIO = path.open("ab")
+        sync_directory(path.parent)
+
+    def _recover(self) -> None:
+        whole_bytes = 0
+        for line, value in iterate_jsonl(self.path):
+            whole_bytes += len(line)
+            self.last_step = max(self.last_step, int(value["step"]))
+        torn_bytes = self.path.stat().st_size - whole_bytes
+        if torn_bytes:
+            logger.warning("%s ended in a half-written line; its %d bytes are dropped", self.path, torn_bytes)
+            os.truncate(self.path, whole_bytes)
+
+    def append(self, step: int, objects: Sequence[Mapping[str, Any]]) -> None:
+        """Write one line an object, all of them in one go; ``step`` must be beyond every step in the file."""
+        if step <= self.last_step:
+            raise ValueError(
+                f"{self.path} already holds step {self.last_step}, so step {step} cannot be added: each step is written "
+                "once and in order; a resumed run first cuts its history back to the step it continues from"
+            )
+        lines = [json.dumps({"step": step, **value}, allow_nan=False) + "\n" for value in objects]
+        self._file.write("".join(lines).encode("ascii"))
+        self._file.flush()
+        self.last_step = step
+
+    def sync(self) -> None:
+        """Make every line durable."""
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Make every line durable and close; closing again does nothing."""
+        self.sync()
+        self._file.close()
+
+
+def _number(name: str, value: object, step: int) -> int | float:
+    if isinstance(value, Integral):
+        return int(value)
+    if not isinstance(value, Real):
+        raise TypeError(f"metric {name} at step {step} is a {type(value).__name__}, not a number")
+    if not math.isfinite(value):
+        raise NonFiniteError(
+            f"metric {name} is {float(value)} at step {step}: averages and curves built on it would be wrong from here "
+            "on; find what it is computed from (an empty selection divides by zero), or leave it out of steps that have none"
+        )
+    return float(value)
+
+
+class MetricsFile:
+    """Writes metrics.jsonl: ``{"step": n, "<group>/<name>": number, ...}``, keys sorted, numbers exact and finite."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._lines = _LineFile(run_dir / METRICS_FILE)
+
+    def start(self, total_steps: int, first_step: int) -> None:
+        """Nothing to prepare."""
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the line of ``step``.
+
+        Raises:
+            NonFiniteError: a metric is NaN or infinite; nothing is written.
+            ValueError: the step is not beyond those already written, or a metric is called "step".
+        """
+        if "step" in metrics:
+            raise ValueError("a metric cannot be called step: that key is the line's own")
+        self._lines.append(step, [{name: _number(name, metrics[name], step) for name in sorted(metrics)}])
+
+    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Completions are not metrics."""
+
+    def write_note(self, message: str) -> None:
+        """Notes are not metrics."""
+
+    def flush(self) -> None:
+        """Flush and fsync."""
+        self._lines.sync()
+
+    def close(self) -> None:
+        """Flush, fsync and close."""
+        self._lines.close()
+
+
+def _plain(value: object, where: str) -> object:
+    """A value as JSON can hold it: keys sorted, and NaN, which marks a number that does not exist, as null."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        if math.isinf(value):
+            raise NonFiniteError(f"{where} is {float(value)}: a recorded completion holds finite numbers only")
+        return None if math.isnan(value) else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(value[key], f"{where}.{key}") for key in sorted(value, key=str)}
+    if isinstance(value, Sequence):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(f"{where} is a {type(value).__name__}, which a line of JSON cannot hold")
+
+
+class CompletionsFile:
+    """Writes completions.jsonl: one line a completion with its prompt, rewards and weights; null where a number is undefined."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._lines = _LineFile(run_dir / COMPLETIONS_FILE)
+
+    def start(self, total_steps: int, first_step: int) -> None:
+        """Nothing to prepare."""
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics are not completions."""
+
+    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append one line for each record.
+
+        Raises:
+            NonFiniteError: a number is infinite; nothing is written.
+            ValueError: the step is not beyond those already written.
+        """
+        lines: list[dict[str, Any]] = []
+        for record in records:
+            where = f"completion of row {record.get('row_id', '?')} at step {step}"
+            fields = sorted(name for name in record if name != "step")
+            lines.append({name: _plain(record[name], f"{where}: {name}") for name in fields})
+        if lines:
+            self._lines.append(step, lines)
+
+    def write_note(self, message: str) -> None:
+        """Notes are not completions."""
+
+    def flush(self) -> None:
+        """Flush and fsync."""
+        self._lines.sync()
+
+    def close(self) -> None:
+        """Flush, fsync and close."""
+        self._lines.close()

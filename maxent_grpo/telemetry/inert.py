@@ -1,0 +1,173 @@
+"""Settings that have no effect in the combination at hand, each with its reason.
+
+A rule says when it holds, why, and of which settings. Only settings that were changed from their option's default are
+reported, and the clip range, whose lack of effect with one update per rollout surprises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import reduce
+
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.resolve import has_unit_ratio, reference_source, resolve_score_mode
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.training.types.choices import (
+    AdvantageKind,
+    BehaviorSource,
+    MismatchMode,
+    NeutralGroups,
+    ReferenceSource,
+    ScoreMode,
+)
+from maxent_grpo.training.types.weighting import WeightingSettings
+
+CLIP_RANGE = "scoring.clipping.clip_range"
+
+Rule = tuple[str, list[str]]
+"""Why settings have no effect, and which."""
+
+
+def _under(prefix: str, node: type) -> list[str]:
+    return [f"{prefix}.{field.name}" for field in fields(node)]
+
+
+def _value(config: RootConfig, path: str) -> object:
+    return reduce(getattr, path.split("."), config)
+
+
+def _default(config: RootConfig, path: str) -> object:
+    """The default of a setting in the option that was chosen for its group."""
+    group, *rest = path.split(".")
+    return reduce(getattr, rest, type(getattr(config, group))())
+
+
+def _clipping_rules(config: RootConfig) -> Iterator[Rule]:
+    clip = [f"scoring.clipping.{name}" for name in ("clip_range", "clip_range_high", "clip_delta")]
+    extras = [f"scoring.clipping.{name}" for name in ("clip_objective_coef", "clip_adv_baseline")]
+    if not config.scoring.clipping.use_clip_objective:
+        yield "scoring.clipping.use_clip_objective is false, so that nothing is clipped", [*clip, *extras]
+        return
+    if has_unit_ratio(config):
+        yield "with one update per rollout the ratio is 1", clip
+    if config.scoring.advantage is not AdvantageKind.none:
+        yield "only the clipped term of listwise methods (scoring.advantage=none) has a baseline", extras[1:]
+
+
+def _loss_rules(config: RootConfig) -> Iterator[Rule]:
+    scoring = config.scoring
+    if scoring.kl_beta == 0:
+        yield "scoring.kl_beta is 0, so that no KL is added to the loss", ["scoring.kl_estimator"]
+    if scoring.weighting.listwise_coef == 0:
+        names = [path for path in _under("scoring.weighting", WeightingSettings) if not path.endswith("listwise_coef")]
+        yield "scoring.weighting.listwise_coef is 0, so that the listwise term is off", names
+    else:
+        mode = resolve_score_mode(scoring.weighting.score_mode, config.generation.max_completion_len)
+        if mode is not ScoreMode.const:
+            yield f"only score_mode=const divides by it, and the mode is {mode}", ["scoring.weighting.score_length"]
+        if scoring.weighting.neutral_groups is not NeutralGroups.skip_all_wrong:
+            reason = (
+                f"neutral_groups={scoring.weighting.neutral_groups} does not tell all-right groups from all-wrong ones"
+            )
+            yield reason, ["scoring.weighting.right_threshold"]
+    if not scoring.policy_entropy and scoring.entropy_coef == 0 and scoring.policy_entropy_bonus_coef == 0:
+        yield "scoring.policy_entropy is false and no entropy bonus is on", ["scoring.policy_entropy_mode"]
+    if scoring.advantage is AdvantageKind.none:
+        yield "there is no advantage term (scoring.advantage=none) to take it", ["scoring.ratio_level"]
+        if scoring.kl_beta == 0 and scoring.entropy_coef == 0:
+            yield "no token-wise term is in the loss: no advantage, KL or entropy", ["scoring.reduction"]
+
+
+def _reference_rules(config: RootConfig) -> Iterator[Rule]:
+    scoring = config.scoring
+    stale = "scoring.allow_stale_reference_logprobs"
+    if reference_source(scoring) is ReferenceSource.none:
+        yield (
+            "no coefficient pulls towards a reference, so that none is kept",
+            ["scoring.reference_sync.every_n_steps", "scoring.reference_sync.mixing", stale],
+        )
+    elif scoring.reference_sync.every_n_steps == 0:
+        yield (
+            "the reference is frozen (scoring.reference_sync.every_n_steps=0)",
+            ["scoring.reference_sync.mixing", stale],
+        )
+    elif config.optimization.minibatches * config.optimization.num_iterations == 1:
+        yield "with one update per rollout the reference cannot move between sampling and the update", [stale]
+
+
+def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
+    name, cap, floor = (f"scoring.mismatch.{field}" for field in ("mode", "cap", "floor"))
+    mode = config.scoring.mismatch.mode
+    if config.scoring.behavior_logprobs_source is BehaviorSource.model:
+        reason = "scoring.behavior_logprobs_source=model takes the trainer's own log-probs, which have no mismatch"
+        yield reason, [name, cap, floor]
+    elif config.scoring.advantage is AdvantageKind.none:
+        yield "only the advantage term is corrected, and scoring.advantage=none has none", [cap, floor]
+    elif mode is MismatchMode.bypass:
+        yield "scoring.mismatch.mode=bypass corrects nothing", [cap, floor]
+    elif mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate):
+        yield f"scoring.mismatch.mode={mode} only caps; the mask modes have a floor", [floor]
+
+
+def _batching_rules(config: RootConfig) -> Iterator[Rule]:
+    batching = config.scoring.batching
+    if batching.max_tokens > 0:
+        yield (
+            f"scoring.batching.max_tokens={batching.max_tokens} decides the size of a slice",
+            ["scoring.batching.score_slice"],
+        )
+    elif batching.score_slice == 0 and config.optimization.grad_accum_steps == 1:
+        yield "a step is a single slice, so that there is none to assemble ahead", ["scoring.batching.slice_prefetch"]
+
+
+def _schedule_rules(config: RootConfig) -> Iterator[Rule]:
+    schedule = config.optimization
+    if schedule.total_training_steps > 0:
+        yield (
+            f"optimization.total_training_steps={schedule.total_training_steps} decides the length of training",
+            ["optimization.num_epochs"],
+        )
+    if schedule.lr_scheduler_type == "constant":
+        yield "optimization.lr_scheduler_type=constant has no warm-up", ["optimization.warmup_steps"]
+
+
+def _record_rules(config: RootConfig) -> Iterator[Rule]:
+    if not config.evaluation.enabled:
+        names = ("every_n_steps", "batch_size", "num_samples", "ks", "seed")
+        yield "evaluation.enabled is false", [f"evaluation.{name}" for name in names]
+    if config.checkpoint.best_metric is None:
+        names = ("best_goal", "early_stop_patience")
+        yield "checkpoint.best_metric is not set", [f"checkpoint.{name}" for name in names]
+    if config.logging.completions_every == 0:
+        yield "logging.completions_every is 0, so that none is recorded", ["logging.completions_per_step"]
+
+
+def _start_rules(config: RootConfig) -> Iterator[Rule]:
+    if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
+        names = _under("model.warm_start", type(config.model.warm_start))
+        yield "model.warm_start.enabled is false", [name for name in names if not name.endswith(".enabled")]
+
+
+RULES = (
+    _clipping_rules,
+    _loss_rules,
+    _reference_rules,
+    _mismatch_rules,
+    _batching_rules,
+    _schedule_rules,
+    _record_rules,
+    _start_rules,
+)
+
+
+def inert_settings(config: RootConfig) -> list[str]:
+    """One sentence for each setting that was changed and has no effect here, and always for an idle clip range."""
+    sentences: list[str] = []
+    for rule in RULES:
+        for reason, paths in rule(config):
+            for path in paths:
+                value = _value(config, path)
+                if path == CLIP_RANGE or value != _default(config, path):
+                    sentences.append(f"{path}={value}: {reason}")
+    return sentences

@@ -1,0 +1,103 @@
+"""The directory of a run: made once, refused when another run lives there, with its configuration and its log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.report.atomic import write_atomically
+from maxent_grpo.report.read import COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, OPTIONS_COMMENT
+
+LOG_FILE = "run.log"
+PACKAGE_LOGGER = "maxent_grpo"
+RUN_MARKS = (CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, "checkpoints", "controller_state.json")
+"""A folder with any of these holds a run."""
+
+
+def _is_resumed_run(path: Path, resumed_from: Path) -> bool:
+    """Whether ``resumed_from`` is the run directory ``path`` itself or a checkpoint inside it."""
+    resumed = resumed_from.resolve()
+    return resumed == path.resolve() or path.resolve() in resumed.parents
+
+
+def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) -> Path:
+    """Create the run directory and return it; an existing one is accepted if it holds no run, or the run being resumed.
+
+    Args:
+        path: the run directory (`run.dir`).
+        resumed_from: run directory or checkpoint folder that the run continues; None for a fresh run.
+
+    Raises:
+        ConfigError: another run lives there, or the folder cannot be made.
+    """
+    run_dir = Path(path)
+    marks = [mark for mark in RUN_MARKS if (run_dir / mark).exists()]
+    if marks and (resumed_from is None or not _is_resumed_run(run_dir, Path(resumed_from))):
+        other = "" if resumed_from is None else f", and it is not the run of checkpoint.resume_from={resumed_from}"
+        raise ConfigError(
+            f"run.dir={run_dir} already holds a run ({', '.join(marks)}){other}: its record would be mixed with this "
+            f"run's; choose another run.dir, remove the folder, or continue that run with checkpoint.resume_from={run_dir}"
+        )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run.dir={run_dir} cannot be created ({error}): choose a folder you can write to") from error
+    return run_dir
+
+
+def write_config(run_dir: Path, yaml_text: str, options: Mapping[str, str] | None = None) -> Path:
+    """Write config.yaml: the resolved settings, headed by a comment with the chosen option of each group.
+
+    Reports read the method's name from that comment (``# options: model=tiny ... scoring=maxent``).
+    """
+    words = " ".join(f"{group}={option}" for group, option in (options or {}).items())
+    text = f"{OPTIONS_COMMENT} {words}\n{yaml_text}" if words else yaml_text
+    path = run_dir / CONFIG_FILE
+    write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+    return path
+
+
+class RunLog:
+    """Writes run.log: what the package's loggers say, and every note, with time, level and module."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._logger = logging.getLogger(PACKAGE_LOGGER)
+        self._handler = logging.FileHandler(run_dir / LOG_FILE, encoding="utf-8")
+        self._handler.setLevel(logging.INFO)
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        self._previous_level = self._logger.level
+        self._logger.addHandler(self._handler)
+        if self._logger.getEffectiveLevel() > logging.INFO:
+            self._logger.setLevel(logging.INFO)
+
+    def start(self, total_steps: int, first_step: int) -> None:
+        """Record the range of steps."""
+        self.write_note(f"steps {first_step + 1} to {total_steps}")
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics have a file of their own."""
+
+    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Completions have a file of their own."""
+
+    def write_note(self, message: str) -> None:
+        """Record the sentence."""
+        self._logger.info("%s", message)
+
+    def flush(self) -> None:
+        """Hand the lines to the operating system."""
+        self._handler.flush()
+
+    def close(self) -> None:
+        """Detach from the loggers and close the file; closing again does nothing."""
+        self.detach()
+        self._handler.close()
+
+    def detach(self) -> None:
+        """Stop recording and give the package's logger its previous level back."""
+        if self._handler in self._logger.handlers:
+            self._logger.removeHandler(self._handler)
+            self._logger.setLevel(self._previous_level)

@@ -1,0 +1,169 @@
+"""The start-up summary: the resolved method, the batch arithmetic, the data, and the settings without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from maxent_grpo.config.resolve import batch_plan, chosen_options, reference_source, resolve_score_mode
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.telemetry.inert import inert_settings
+from maxent_grpo.training.types.choices import AdvantageKind, RatioLevel, Reduction, ScoreMode
+from maxent_grpo.training.types.runtime import ClipSettings
+
+Row = tuple[str, str]
+
+KNOWN_FACTS = ("train_rows", "eval_rows", "dropped_prompts", "num_processes")
+"""Facts with a place of their own; every other one is listed under its own name."""
+
+CREDIT = {
+    AdvantageKind.none: "none: no advantage term",
+    AdvantageKind.group_mean: "A = r - mean(r) over the group",
+    AdvantageKind.group_std: "A = (r - mean(r)) / std(r) over the group",
+}
+REDUCTION = {
+    Reduction.token: "1/N_tok: mean over all tokens",
+    Reduction.sequence: "1/(N_seq T_i): mean over each completion's tokens, then over completions",
+    Reduction.constant: "1/(N_seq T_max): sum over tokens over a constant length",
+}
+COEFFICIENT = {Reduction.token: "1/N_tok", Reduction.sequence: "1/(N_seq T_i)", Reduction.constant: "1/(N_seq T_max)"}
+
+
+def _section(title: str, rows: list[Row]) -> list[str]:
+    width = max((len(label) for label, _ in rows), default=0)
+    return [title, *(f"  {label:<{width}}  {value}".rstrip() for label, value in rows), ""]
+
+
+def _clip_interval(clip: ClipSettings) -> str:
+    high = clip.clip_range if clip.clip_range_high is None else clip.clip_range_high
+    cap = "" if clip.clip_delta is None else f", capped at {clip.clip_delta:g}"
+    return f"[1 - {clip.clip_range:g}, 1 + {high:g}]{cap}"
+
+
+def _ratio(scoring: ScoringConfig) -> str:
+    level = "per token" if scoring.ratio_level is RatioLevel.token else "per sequence, to the power 1/T_i"
+    clip = scoring.clipping
+    clipping = f"clipped to {_clip_interval(clip)}" if clip.use_clip_objective else "not clipped"
+    return f"{level}, {clipping}; behaviour log-probs from {scoring.behavior_logprobs_source}"
+
+
+def _factor(scoring: ScoringConfig, mode: ScoreMode, max_completion_len: int) -> str:
+    """The factor of the listwise term as written in the formula."""
+    coefficient = f"{scoring.weighting.listwise_coef:g}"
+    if scoring.advantage is AdvantageKind.none or scoring.reduction is not Reduction.constant:
+        return coefficient
+    unit = scoring.weighting.score_length if mode is ScoreMode.const else 1
+    return f"{coefficient} ({unit}/{max_completion_len})"
+
+
+def loss_formula(scoring: ScoringConfig, max_completion_len: int) -> str:
+    """The loss in one line, with the coefficients that are on; sums run over the trained tokens of the step."""
+    clip = scoring.clipping
+    coefficient = COEFFICIENT[scoring.reduction]
+    listwise_on = scoring.weighting.listwise_coef > 0
+    terms: list[str] = []
+    if scoring.advantage is not AdvantageKind.none:
+        ratio = "rho" if scoring.ratio_level is RatioLevel.token else "rho_seq"
+        objective = f"min({ratio} A, clip({ratio}) A)" if clip.use_clip_objective else f"{ratio} A"
+        scale = "" if clip.clip_objective_coef == 1 or not clip.use_clip_objective else f"{clip.clip_objective_coef:g} "
+        terms.append(f"- {scale}sum {coefficient} {objective}")
+    if listwise_on:
+        mode = resolve_score_mode(scoring.weighting.score_mode, max_completion_len)
+        factor = _factor(scoring, mode, max_completion_len)
+        terms.append(f"+ {'' if factor == '1' else f'{factor} '}mean_groups CE(w, softmax(s))")
+    if scoring.advantage is AdvantageKind.none and clip.use_clip_objective:
+        terms.append(f"- {clip.clip_objective_coef:g} mean_groups sum min(rho_seq a, clip(rho_seq) a), a = w - b")
+    if scoring.kl_beta > 0:
+        terms.append(f"+ {scoring.kl_beta:g} sum {coefficient} KL_{scoring.kl_estimator}(pi, pi_ref)")
+    if scoring.entropy_coef > 0:
+        terms.append(f"- {scoring.entropy_coef:g} sum {coefficient} H")
+    return f"L = {' '.join(terms).removeprefix('+ ')}" if terms else "L = 0"
+
+
+def _method_rows(config: RootConfig) -> list[Row]:
+    scoring, weighting = config.scoring, config.scoring.weighting
+    max_len = config.generation.max_completion_len
+    rows = [
+        ("loss", loss_formula(scoring, max_len)),
+        ("credit", CREDIT[scoring.advantage]),
+        ("ratio and clip", _ratio(scoring)),
+        ("reduction", REDUCTION[scoring.reduction]),
+    ]
+    if weighting.listwise_coef > 0:
+        mode = resolve_score_mode(weighting.score_mode, max_len)
+        divisor = {ScoreMode.const: f" / {weighting.score_length}", ScoreMode.mean: " / T_i"}.get(mode, "")
+        origin = f", from auto with max_completion_len={max_len}" if weighting.score_mode is ScoreMode.auto else ""
+        rows += [
+            ("listwise weights", "w ~ q^(1/(tau+beta)) pi_ref^(beta/(tau+beta)), q = softmax(r / q_temperature)"),
+            ("", f"tau {weighting.tau:g}, beta {weighting.beta:g}, q_temperature {weighting.q_temperature:g}, "
+             f"neutral groups: {weighting.neutral_groups}"),
+            ("sequence score", f"{mode}: s = sum of log-probs{divisor}{origin}"),
+        ]  # fmt: skip
+    source = scoring.reference_logprobs_source
+    origin = "" if source == reference_source(scoring) else f", from {source}"
+    rows += [
+        ("regularisers", f"token KL {scoring.kl_beta:g}, entropy {scoring.entropy_coef:g}, "
+         f"entropy in the reward {scoring.policy_entropy_bonus_coef:g}"),
+        ("reference", f"{reference_source(scoring)}{origin}"),
+        ("truncation", str(scoring.truncation)),
+    ]  # fmt: skip
+    return rows
+
+
+def _batch_rows(config: RootConfig, num_train_prompts: int, num_processes: int) -> list[Row]:
+    plan = batch_plan(config, num_train_prompts, num_processes)
+    schedule = config.optimization
+    if plan.slices_per_step is None:
+        slices = f"by token budget: max_tokens={config.scoring.batching.max_tokens}"
+    else:
+        slices = plan.slices_per_step
+    counts = [
+        ("prompts per step", plan.prompts_per_step),
+        ("completions per prompt", plan.group_size),
+        ("sequences per step", plan.sequences_per_step),
+        ("loader batches per step", plan.loader_batches_per_step),
+        (f"slices per step{' of a process' if num_processes > 1 else ''}", slices),
+        ("minibatches", schedule.minibatches),
+        ("iterations", schedule.num_iterations),
+        ("prompts per rollout", plan.prompts_per_rollout),
+        ("steps per rollout", plan.steps_per_rollout),
+        ("steps per epoch", plan.steps_per_epoch),
+        ("steps in all", plan.total_steps),
+    ]
+    width = max(len(str(count)) for _, count in counts if isinstance(count, int))
+    return [(label, f"{count:>{width}}" if isinstance(count, int) else str(count)) for label, count in counts]
+
+
+def _count(facts: Mapping[str, object], name: str, default: int) -> int:
+    value = facts.get(name, default)
+    if not isinstance(value, int):
+        raise TypeError(f"fact {name} is a {type(value).__name__}, not a whole number")
+    return value
+
+
+def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
+    """What is about to run, as aligned plain text.
+
+    Args:
+        config: the resolved settings.
+        facts: what only the run knows: ``train_rows``, ``eval_rows``, ``dropped_prompts`` and ``num_processes`` as whole
+            numbers; anything else (``device``, ``parameters``, ...) is listed as given.
+    """
+    options = chosen_options(config)
+    train_rows = _count(facts, "train_rows", 0)
+    run_rows = [(name.replace("_", " "), str(value)) for name, value in facts.items() if name not in KNOWN_FACTS]
+    data_rows = [
+        ("training prompts", str(train_rows)),
+        ("held-out prompts", str(_count(facts, "eval_rows", 0))),
+        ("dropped prompts", str(_count(facts, "dropped_prompts", 0))),
+    ]
+    lines = [
+        *_section(f"method: {options['scoring']}", _method_rows(config)),
+        *_section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
+        *_section(f"data: {options['data']}", data_rows),
+        *_section(f"run: model {options['model']}, seed {config.seed}", run_rows),
+    ]
+    idle = inert_settings(config)
+    if idle:
+        lines += ["has no effect:", *(f"  {sentence}" for sentence in idle), ""]
+    return "\n".join(lines)

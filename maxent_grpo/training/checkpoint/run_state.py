@@ -1,0 +1,144 @@
+"""Everything of a run that is not weights, as a registry: name to object with ``state_dict`` and ``load_state_dict``.
+
+Each object becomes one tree of the codec in the checkpoint's ``state`` folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from maxent_grpo.errors import CheckpointError
+from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
+
+STATE_FOLDER = "state"
+_INDEX = "index"
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+logger = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """Anything whose state a checkpoint holds. ``state_dict`` returns plain state of the codec's types."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of the state, so that loading it continues bit for bit."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Become what the state describes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRunState:
+    """What a checkpoint's state folder holds: one state for each registered name, and the caller's extras."""
+
+    states: dict[str, dict[str, Any]]
+    extras: dict[str, Any]
+
+
+def save_run_state(folder: Path, registry: Mapping[str, Stateful], extras: Mapping[str, object]) -> None:
+    """Write the state of every registered object, and ``extras``, into a checkpoint folder.
+
+    Raises:
+        CheckpointError: a state holds something that cannot be stored exactly; names where.
+    """
+    target = folder / STATE_FOLDER
+    target.mkdir()
+    for name, item in registry.items():
+        if not _NAME.fullmatch(name) or name == _INDEX:
+            raise ValueError(f"{name!r} cannot name a state: use small letters, digits and _, and not {_INDEX!r}")
+        save_tree(item.state_dict(), target, name)
+    save_tree({"names": list(registry), "extras": dict(extras)}, target, _INDEX)
+
+
+def load_run_state(folder: Path) -> SavedRunState:
+    """Read back what ``save_run_state`` wrote, without touching any live object.
+
+    Raises:
+        CheckpointError: the folder holds no run state, or a file of it cannot be read.
+    """
+    source = folder / STATE_FOLDER
+    index = load_tree(source, _INDEX)
+    return SavedRunState({name: load_tree(source, name) for name in index["names"]}, index["extras"])
+
+
+def restore_run_state(folder: Path, registry: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Load every registered object from a checkpoint folder; returns the extras.
+
+    Raises:
+        CheckpointError: the registry and the checkpoint do not name the same states; then nothing is loaded.
+    """
+    saved = load_run_state(folder)
+    if saved.states.keys() != registry.keys():
+        lacking = sorted(registry.keys() - saved.states.keys())
+        unknown = sorted(saved.states.keys() - registry.keys())
+        raise CheckpointError(
+            f"the state in {folder} is not this run's: it lacks {lacking} and has {unknown}, which the run does not know; "
+            "resume with the version and settings that wrote it"
+        )
+    # Generators last: loading another object may draw random numbers.
+    for name in sorted(registry, key=lambda name: isinstance(registry[name], RngState)):
+        registry[name].load_state_dict(saved.states[name])
+    return saved.extras
+
+
+class RngState:
+    """The global generators of this process: Python's, numpy's, torch's on the CPU and on every CUDA device."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generators' states; ``cuda`` is empty without a GPU."""
+        return {
+            "python": random.getstate(),
+            "numpy": np.random.get_state(legacy=False),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the generators; the CUDA ones only if as many devices are here as were saved, otherwise that is logged."""
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
+        torch.set_rng_state(state["torch"])
+        num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if num_devices == len(state["cuda"]):
+            torch.cuda.set_rng_state_all(state["cuda"])
+            return
+        logger.warning(
+            "the checkpoint has random states of %d CUDA devices and this process sees %d; theirs are not restored",
+            *(len(state["cuda"]), num_devices),
+        )
+
+
+class DataclassState:
+    """Registers a dataclass instance of plain values, such as the loop's counters, by its fields."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self.target)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set every field.
+
+        Raises:
+            CheckpointError: the saved fields are not those of the dataclass.
+        """
+        names = {field.name for field in fields(self.target)}
+        if names != state.keys():
+            raise CheckpointError(
+                f"the saved {type(self.target).__name__} has the fields {sorted(state)}, this version has {sorted(names)}"
+            )
+        for name, value in state.items():
+            setattr(self.target, name, value)

@@ -1,0 +1,155 @@
+"""From completions to credit: rewards, utilities, advantages A_i and the utility distribution q_i of every group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maxent_grpo.objective.advantages import standardised_advantages
+from maxent_grpo.objective.weights import utility_log_q
+from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
+from maxent_grpo.training.method import Method
+from maxent_grpo.training.types.choices import FinishReason, Truncation
+from maxent_grpo.training.types.rewards import (
+    AdvantageStats,
+    CompletionRecord,
+    GenerationBatch,
+    PromptCompletionBatch,
+    QDistribution,
+    RewardComputation,
+    RewardMoments,
+)
+from maxent_grpo.training.types.runtime import RewardSpec, ScoringSettings
+
+NOT_COLUMNS = ("prompt",)
+"""Fields of a rendered row that reward functions get under another name."""
+
+
+@dataclass
+class GradedRollout:
+    """A rollout's completions with every term's verdict, prompt-major; nothing yet compared within groups."""
+
+    pairs: PromptCompletionBatch
+    records: list[CompletionRecord]
+    group_size: int
+    utilities: list[float]
+    """Weighted sum of the terms, terms that abstain left out; nan where all abstain."""
+    per_term: dict[str, list[float]]
+    """Value of each term; nan where it abstains."""
+    metadata: list[dict[str, Any]]
+    """Per completion: its record, mode, reason and rewards, as written to the completions file."""
+    rejections: dict[str, int]
+    """Completions that did not read as an answer, by reason."""
+    abstentions: int
+    """Term values of None."""
+
+
+def grade_rollout(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]], reward: RewardSpec) -> GradedRollout:
+    """Ask every reward term about every completion and add them up: u_i = sum of weight * value.
+
+    Raises:
+        RewardError: a term misbehaved; see ``RewardTerm``.
+    """
+    pairs, _ = flatten_prompt_completions(batch)
+    records = [record for group in batch.records for record in group]
+    payloads = flatten_ref_metadata(batch.grouped_completions, batch.grouped_ref_meta) or []
+    columns = _columns([rows[record.row_id] for record in records])
+    ids = [record.token_ids for record in records]
+    graded = {term.name: term(pairs.prompts, pairs.completions, ids, columns) for term in reward.reward_funcs}
+    weights = dict(zip(graded, reward.reward_weights, strict=True))
+    metadata = [
+        {**(payload or {}), **_verdict([grades[n] for grades in graded.values()])} for n, payload in enumerate(payloads)
+    ]
+    return GradedRollout(
+        pairs=pairs,
+        records=records,
+        group_size=len(batch.grouped_completions[0]),
+        utilities=[_utility({name: grades[n] for name, grades in graded.items()}, weights) for n in range(len(ids))],
+        per_term={name: [math.nan if g is None else g.reward for g in grades] for name, grades in graded.items()},
+        metadata=metadata,
+        rejections=dict(Counter(entry["reason"] for entry in metadata if entry["reason"])),
+        abstentions=sum(grade is None for grades in graded.values() for grade in grades),
+    )
+
+
+def valid_rows(graded: GradedRollout, truncation: Truncation) -> Tensor:
+    """[P, G]: rows with a reward, without the truncated ones when those are excluded."""
+    has_reward = torch.tensor([not math.isnan(value) for value in graded.utilities])
+    if truncation is Truncation.exclude:
+        has_reward &= complete_rows(graded.records)
+    return has_reward.view(-1, graded.group_size)
+
+
+def complete_rows(records: Sequence[CompletionRecord]) -> Tensor:
+    """[N]: completions that ended by themselves rather than at the length limit."""
+    return torch.tensor([record.finish_reason is not FinishReason.length for record in records])
+
+
+def assign_credit(
+    graded: GradedRollout, scoring: ScoringSettings, method: Method, token_entropy_mean: Tensor | None = None
+) -> RewardComputation:
+    """Advantages and q of every group from the utilities.
+
+    With ``policy_entropy_bonus_coef`` > 0 each utility first gains coef * sigma * z_i, where sigma is the deviation of
+    the step's utilities and z_i the completion's mean token entropy, standardised within its group.
+
+    Args:
+        graded: the rollout's utilities.
+        scoring: bonus and weighting settings.
+        method: the credit axis.
+        token_entropy_mean: mean token entropy of each completion [N], needed for the bonus.
+    """
+    valid = valid_rows(graded, scoring.truncation)
+    utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
+    scale = None
+    if scoring.policy_entropy_bonus_coef > 0:
+        assert token_entropy_mean is not None, "the bonus needs a scoring pass before credit is assigned"
+        scale = scoring.policy_entropy_bonus_coef * _moments(utilities, valid).std
+        entropy = token_entropy_mean.double().cpu().view_as(valid)
+        utilities = utilities + scale * standardised_advantages(entropy, valid)
+    weighting = scoring.weighting
+    log_q = utility_log_q(utilities, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
+    advantages = torch.zeros_like(utilities)
+    if method.advantages is not None:
+        advantages = method.advantages(utilities, valid)
+    return RewardComputation(
+        total_utils=utilities.flatten().tolist(),
+        per_reward_values=graded.per_term,
+        advantage=AdvantageStats(advantages.tolist(), advantages.flatten().tolist()),
+        pairs=graded.pairs,
+        q_distribution=QDistribution(log_q.exp().tolist(), log_q.exp().flatten().tolist()),
+        moments=_moments(utilities, valid),
+        ref_logprob_meta=list(graded.records),
+        completion_metadata=graded.metadata,
+        entropy_bonus_scale=scale,
+    )
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = {name for row in rows for name in row} - set(NOT_COLUMNS)
+    return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _utility(grades: Mapping[str, Grade | None], weights: Mapping[str, float]) -> float:
+    known = {name: grade.reward for name, grade in grades.items() if grade is not None}
+    return sum(weights[name] * value for name, value in known.items()) if known else math.nan
+
+
+def _verdict(grades: Sequence[Grade | None]) -> dict[str, Any]:
+    modes = [grade.mode for grade in grades if grade is not None and grade.mode is not None]
+    reasons = [grade.reason for grade in grades if grade is not None and grade.reason]
+    return {"mode": modes[0] if modes else None, "reason": reasons[0] if reasons else ""}
+
+
+def _moments(utilities: Tensor, valid: Tensor) -> RewardMoments:
+    known = utilities[valid]
+    if known.numel() == 0:
+        return RewardMoments(math.nan, math.nan)
+    return RewardMoments(float(known.mean()), float(known.std(correction=0)))

@@ -1,0 +1,247 @@
+"""The training loop: for each optimiser step, sample when a rollout is used up, update, measure, record, save.
+
+Order within a step: update, controller, counters, evaluation, metrics, checkpoint. A checkpoint at step n therefore holds
+everything that step n + 1 needs, and a resumed run is the same run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from maxent_grpo.training.checkpoint.best import BestTracker
+from maxent_grpo.training.checkpoint.run_state import save_run_state
+from maxent_grpo.training.checkpoint.store import CheckpointStore
+from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, save_model
+from maxent_grpo.training.clock import PhaseClock
+from maxent_grpo.training.controller import Controller, write_state
+from maxent_grpo.training.evaluate import evaluate
+from maxent_grpo.training.experience import Experience, gather_experience, refresh_reference
+from maxent_grpo.training.metrics import (
+    add_running,
+    completion_records,
+    drain_generation_stats,
+    drain_running,
+    machine_metrics,
+    step_metrics,
+)
+from maxent_grpo.training.rollout_buffer import RolloutBuffer
+from maxent_grpo.training.scoring.reference import sync_reference
+from maxent_grpo.training.step import StepReport, train_step
+from maxent_grpo.training.types.runtime import (
+    StepBatchInfo,
+    StepResources,
+    TrainingLoopContext,
+    TrainingLoopState,
+    VersionedSampler,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class DataPosition:
+    """Where the next rollout's rows begin."""
+
+    epoch: int = 0
+    offset: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch and offset."""
+        return {"epoch": self.epoch, "offset": self.offset}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position."""
+        self.epoch, self.offset = int(state["epoch"]), int(state["offset"])
+
+
+@dataclass
+class SavePolicy:
+    """When checkpoints are written, which is best, and when that ends the run."""
+
+    store: CheckpointStore
+    every_n_steps: int | None
+    best: BestTracker
+
+
+@dataclass
+class LoopParts:
+    """The loop's own moving parts; each has a state that checkpoints hold."""
+
+    state: TrainingLoopState
+    position: DataPosition
+    buffer: RolloutBuffer
+    controller: Controller
+    saving: SavePolicy
+    rows: Mapping[str, Mapping[str, Any]]
+    """Training rows by row_id."""
+    clock: PhaseClock = field(default_factory=PhaseClock)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind."""
+
+    run_dir: Path
+    global_step: int
+    metrics: dict[str, float]
+    """The last step's line."""
+    evaluations: dict[int, dict[str, float]]
+    """Evaluation figures by step, of this process's part of the run."""
+
+
+def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> RunResult:
+    """Train until the schedule's last step, an early stop, or an error; evaluates before (step 0) and after."""
+    total, state = ctx.optimization.schedule.total_training_steps, parts.state
+    evaluations: dict[int, dict[str, float]] = {}
+    metrics: dict[str, float] = {}
+    ctx.logging.start(total, state.global_step)
+    if state.global_step == 0 and _evaluates(ctx, resources):
+        evaluations[0] = _evaluate(resources, parts)
+        ctx.logging.write_metrics(0, evaluations[0])
+    batches = _batches(ctx, parts.position)
+    while state.global_step < total and not state.stop_training:
+        report, first_time = _take_step(ctx, resources, parts, batches)
+        metrics = _measure(ctx, resources, parts, report)
+        is_best = False
+        if _evaluation_due(ctx, resources, state, total):
+            evaluations[state.global_step] = _evaluate(resources, parts)
+            metrics |= evaluations[state.global_step]
+            is_best, stop = parts.saving.best.update(metrics)
+            state.stop_training = stop
+        _record(ctx, parts, report, metrics, first_time)
+        if _save_due(parts, total, is_best):
+            _save(ctx, parts, is_best)
+    return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
+
+
+def _take_step(
+    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, batches: Iterator[StepBatchInfo]
+) -> tuple[StepReport, bool]:
+    state, buffer = parts.state, parts.buffer
+    if buffer.experience is None:
+        buffer.put(_next_rollout(ctx, resources, parts, next(batches)))
+    assert buffer.experience is not None
+    groups, first_time = buffer.take()
+    report = train_step(
+        ctx, resources, buffer.experience, groups, parts.controller, parts.clock, step=state.global_step + 1
+    )
+    buffer.release_if_done()
+    state.global_step += 1
+    _follow_policy(ctx, resources, parts)
+    state.num_input_tokens_seen += _input_tokens(report)
+    return report, first_time
+
+
+def _next_rollout(
+    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, info: StepBatchInfo
+) -> Experience:
+    """Sample the rows of the next rollout with the weights as they are."""
+    step, generator = parts.state.global_step, resources.generator
+    if isinstance(generator, VersionedSampler):
+        generator.policy_version = step
+        generator.begin_rollout(parts.buffer.num_rollouts)
+    experience = gather_experience(ctx, resources, info, parts.rows, parts.clock, step)
+    parts.position.offset += len(info.batch)
+    return experience
+
+
+def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
+    """Let a moving reference follow the policy, and score what is left of the rollout with it unless stale is allowed."""
+    sync, reference = ctx.scoring.reference_sync, ctx.runtime.reference_model
+    if reference is None or not sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step):
+        return
+    if parts.buffer.experience is not None and not ctx.scoring.allow_stale_reference_logprobs:
+        with parts.clock.phase("reference"):
+            parts.buffer.replace(refresh_reference(ctx, resources, parts.buffer.experience))
+
+
+def _batches(ctx: TrainingLoopContext, position: DataPosition) -> Iterator[StepBatchInfo]:
+    """Rows of one rollout after another, from the saved position on, epoch after epoch."""
+    sampler: Any = ctx.runtime.train_sampler
+    while True:
+        sampler.set_position(position.epoch, position.offset)
+        for rows in ctx.runtime.train_loader:
+            step_in_epoch = position.offset // ctx.optimization.schedule.prompts_per_step
+            yield StepBatchInfo(epoch=position.epoch, step_in_epoch=step_in_epoch, batch=rows)
+        position.epoch, position.offset = position.epoch + 1, 0
+
+
+def _measure(
+    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, report: StepReport
+) -> dict[str, float]:
+    scorers = [scorer for scorer in (resources.scorer, resources.reference_scorer) if scorer is not None]
+    metrics = step_metrics(report, ctx.scoring.weighting, [scorer.counters.drain() for scorer in scorers])
+    metrics |= drain_generation_stats(ctx.generation)
+    metrics["generation/staleness"] = parts.state.global_step - 1 - report.experience.policy_version
+    metrics["data/input_tokens_seen"] = parts.state.num_input_tokens_seen
+    for name in ("reward/mean", "completion/clipped_ratio"):
+        if name in metrics:
+            add_running(parts.state, name, metrics[name])
+    return metrics
+
+
+def _record(
+    ctx: TrainingLoopContext,
+    parts: LoopParts,
+    report: StepReport,
+    metrics: dict[str, float],
+    first_time: bool,
+) -> None:
+    step = parts.state.global_step
+    phases, seconds = parts.clock.drain()
+    metrics |= drain_running(parts.state)
+    metrics |= machine_metrics(phases, seconds, int(report.counts.tokens))
+    with parts.clock.phase("log"):
+        ctx.logging.write_metrics(step, metrics)
+        if first_time:
+            ctx.logging.write_completions(step, completion_records(report))
+        write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
+
+
+def _evaluates(ctx: TrainingLoopContext, resources: StepResources) -> bool:
+    return ctx.evaluation.enabled and resources.validation_ctx is not None
+
+
+def _evaluation_due(ctx: TrainingLoopContext, resources: StepResources, state: TrainingLoopState, total: int) -> bool:
+    if not _evaluates(ctx, resources):
+        return False
+    every = ctx.evaluation.every_n_steps
+    return state.global_step == total or (every is not None and state.global_step % every == 0)
+
+
+def _evaluate(resources: StepResources, parts: LoopParts) -> dict[str, float]:
+    assert resources.validation_ctx is not None
+    with parts.clock.phase("evaluation"):
+        return evaluate(resources.validation_ctx)
+
+
+def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:
+    step, every = parts.state.global_step, parts.saving.every_n_steps
+    last = step == total or parts.state.stop_training
+    return last or is_best or (every is not None and step % every == 0)
+
+
+def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
+    """Write a checkpoint of everything the next step needs; files written so far become durable first."""
+    step, registry = parts.state.global_step, ctx.checkpoint_state_ref
+    assert registry is not None
+
+    def write(folder: Path) -> None:
+        save_model(folder / MODEL_FOLDER, ctx.runtime.model, ctx.runtime.tokenizer)
+        save_run_state(folder, registry, {"step": step, "config": ctx.training_args})
+
+    with parts.clock.phase("checkpoint"):
+        ctx.logging.flush()
+        folder = parts.saving.store.save(step, write, is_best=is_best)
+    logger.info("saved %s", folder)
+
+
+def _input_tokens(report: StepReport) -> float:
+    """Prompt and completion tokens that the step fed to training, each prompt once per completion."""
+    tokens, rows = report.experience.tokens, report.experience.rows(report.groups).slice
+    prompts = sum(entry.length for entry in tokens.prompt_entries[rows])
+    return float(prompts + int(tokens.completion_attention_mask[rows].sum()))

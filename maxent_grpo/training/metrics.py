@@ -1,0 +1,347 @@
+"""The one table of metrics, and the numbers of an optimiser step under its names."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from maxent_grpo.objective.weights import weight_entropy
+from maxent_grpo.training.credit import GradedRollout
+from maxent_grpo.training.diagnostics import length_stats
+from maxent_grpo.training.scoring.policy import ScoringCounters
+from maxent_grpo.training.step import StepReport
+from maxent_grpo.training.targets import SequenceTargets, policy_group_log_probs
+from maxent_grpo.training.types.choices import FinishReason
+from maxent_grpo.training.types.rewards import LossOutputs
+from maxent_grpo.training.types.runtime import GENERATION_COUNTERS, GenerationSettings, TrainingLoopState
+from maxent_grpo.training.types.weighting import WeightingSettings
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """Meaning and unit of a metric, or of a family of metrics."""
+
+    meaning: str
+    unit: str = "1"
+
+
+METRICS: dict[str, MetricInfo] = {
+    "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward"),
+    "reward/std": MetricInfo("population standard deviation of the utility", "reward"),
+    "reward/term/*": MetricInfo("mean of one reward term, before its weight, where it did not abstain", "reward"),
+    "reward/abstained": MetricInfo("term values left out because the term abstained or failed", "completions"),
+    "reward/rejected/*": MetricInfo("completions that did not read as an answer, by reason", "completions"),
+    "reward/equal_groups": MetricInfo("share of groups whose utilities are all equal: no advantage signal"),
+    "reward/entropy_bonus_scale": MetricInfo("multiplier of the reward-side entropy bonus", "reward"),
+    "advantage/abs_mean": MetricInfo("mean absolute advantage", "reward"),
+    "completion/min_length": MetricInfo("shortest completion, end token included", "tokens"),
+    "completion/mean_length": MetricInfo("mean completion, end token included", "tokens"),
+    "completion/max_length": MetricInfo("longest completion, end token included", "tokens"),
+    "completion/clipped_ratio": MetricInfo("share of completions cut by the length limit"),
+    "completion/min_terminated": MetricInfo("shortest completion that ended by itself", "tokens"),
+    "completion/mean_terminated": MetricInfo("mean completion that ended by itself", "tokens"),
+    "completion/max_terminated": MetricInfo("longest completion that ended by itself", "tokens"),
+    "completion/tail_masked_tokens": MetricInfo("completion tokens outside the trained tail window", "tokens"),
+    "completion/distinct_modes": MetricInfo("mean number of different right answers in a group", "modes"),
+    "loss/total": MetricInfo("the loss that was differentiated"),
+    "loss/policy": MetricInfo("policy term as added"),
+    "loss/listwise": MetricInfo("listwise cross-entropy as added"),
+    "loss/clip": MetricInfo("clipped auxiliary listwise term before its coefficient"),
+    "loss/kl": MetricInfo("token KL before its coefficient, under the policy term's reduction", "nats"),
+    "loss/weighted_kl": MetricInfo("token KL as added"),
+    "loss/entropy": MetricInfo("token-entropy bonus as added"),
+    "policy/entropy": MetricInfo("mean token entropy of the sampled distribution", "nats"),
+    "policy/ratio_mean": MetricInfo("mean importance ratio to the behaviour policy over trained tokens"),
+    "policy/ratio_max": MetricInfo("largest importance ratio to the behaviour policy"),
+    "policy/log_ratio_abs_mean": MetricInfo("mean absolute log-ratio per trained token", "nats"),
+    "policy/clip_ratio": MetricInfo("share of tokens whose gradient the clip removes"),
+    "policy/clip_ratio_region_mean": MetricInfo("the same, low and high sides together"),
+    "policy/clip_ratio_low_mean": MetricInfo("share of tokens clipped below"),
+    "policy/clip_ratio_low_min": MetricInfo("smallest share clipped below among completions"),
+    "policy/clip_ratio_high_mean": MetricInfo("share of tokens clipped above"),
+    "policy/clip_ratio_high_max": MetricInfo("largest share clipped above among completions"),
+    "policy/kl_to_reference": MetricInfo("mean k3 divergence from the reference per trained token", "nats"),
+    "policy/kl_by_length/*": MetricInfo("the same by completion length in tokens", "nats"),
+    "policy/kl_tokens_by_length/*": MetricInfo("trained tokens behind each of those", "tokens"),
+    "reference/logp_mean": MetricInfo("mean over completions of the reference's log-prob per token", "nats"),
+    "reference/mean_length": MetricInfo("mean number of tokens the reference scored", "tokens"),
+    "reference/score_mean": MetricInfo("mean reference score in the configured mode", "nats"),
+    "weights/entropy": MetricInfo("mean entropy of the target weights over informative groups", "nats"),
+    "weights/effective_size": MetricInfo("mean exp(entropy of the target weights)", "completions"),
+    "weights/policy_effective_size": MetricInfo("mean exp(entropy of the policy over the group)", "completions"),
+    "weights/kl_to_policy": MetricInfo("mean KL(w || p) over the group", "nats"),
+    "weights/wrong_mass": MetricInfo("mean target weight on completions that are not right"),
+    "weights/policy_wrong_mass": MetricInfo("mean policy probability over the group on completions not right"),
+    "weights/groups": MetricInfo("groups that take part in the listwise term", "groups"),
+    "weights/effective_temperature": MetricInfo("q_temperature * (tau + beta): log-odds 1 / this for a unit reward"),
+    "controller/tau": MetricInfo("tau of the step"),
+    "controller/beta": MetricInfo("listwise beta of the step"),
+    "controller/kl_beta": MetricInfo("token-KL coefficient of the step"),
+    "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
+    "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
+    "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),
+    "generation/logprob_gap": MetricInfo("mean |sampler - trainer| log-prob at the same weights", "nats"),
+    "generation/staleness": MetricInfo("optimiser steps between sampling and this update", "steps"),
+    **{
+        f"generation/{name}": MetricInfo(f"{name.replace('_', ' ')} since the last step")
+        for name in GENERATION_COUNTERS
+    },
+    "scoring/forward_passes": MetricInfo("forward passes of scoring since the last step", "passes"),
+    "scoring/fed_tokens": MetricInfo("positions fed to the model in scoring, padding included", "tokens"),
+    "scoring/scored_tokens": MetricInfo("completion tokens scored", "tokens"),
+    "data/epoch": MetricInfo("passes over the training rows begun before this one", "epochs"),
+    "data/step_in_epoch": MetricInfo(
+        "optimiser steps' worth of this epoch's prompts drawn before this rollout", "steps"
+    ),
+    "data/input_tokens_seen": MetricInfo("prompt and completion tokens fed to training so far", "tokens"),
+    "eval/*": MetricInfo("held-out evaluation; see the entry of its kind"),
+    "time/*": MetricInfo("wall-clock time of a phase since the last step", "seconds"),
+    "throughput/*": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
+    "memory/*": MetricInfo("largest resident memory of the process so far", "MiB"),
+}
+"""Every metric's name, meaning and unit; a name ending in ``*`` stands for a family."""
+
+UNREPRODUCED = ("time/", "throughput/", "memory/")
+"""Prefixes of metrics that measure the machine rather than the run; two equal runs may differ in these."""
+
+
+def metric_info(name: str) -> MetricInfo:
+    """The table's entry for a metric.
+
+    Raises:
+        KeyError: the name is not in the table.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    family = next((entry for entry in METRICS if entry.endswith("*") and name.startswith(entry[:-1])), None)
+    if family is None:
+        raise KeyError(f"metric {name!r} is not in the table of metrics")
+    return METRICS[family]
+
+
+def step_metrics(
+    report: StepReport, weighting: WeightingSettings, scoring: Sequence[ScoringCounters]
+) -> dict[str, float]:
+    """The numbers of one optimiser step; ``scoring`` is what each scorer did since the last one."""
+    rows = report.experience.rows(report.groups).slice
+    metrics = {
+        **_reward_metrics(report, rows),
+        **_length_metrics(report, rows),
+        **_loss_metrics(report.losses),
+        **_policy_metrics(report),
+        **_reference_metrics(report),
+        **_weight_metrics(report.targets, report.scores),
+        "weights/effective_temperature": weighting.q_temperature * (report.values.tau + report.values.beta),
+        "controller/tau": report.values.tau,
+        "controller/beta": report.values.beta,
+        "controller/kl_beta": report.values.kl_beta,
+        "optim/gradient_norm": report.update.gradient_norm,
+        "optim/learning_rate": report.update.learning_rate,
+        "optim/skipped": float(report.update.skipped),
+        "scoring/forward_passes": sum(counters.forward_passes for counters in scoring),
+        "scoring/fed_tokens": sum(counters.fed_tokens for counters in scoring),
+        "scoring/scored_tokens": sum(counters.scored_tokens for counters in scoring),
+        "data/epoch": report.experience.epoch,
+        "data/step_in_epoch": report.experience.step_in_epoch,
+    }
+    for name in metrics:
+        metric_info(name)
+    return metrics
+
+
+def drain_generation_stats(generation: GenerationSettings) -> dict[str, float]:
+    """The sampler's counters since the last step; they start again at zero."""
+    drained = {f"generation/{name}": float(count) for name, count in generation.generation_stats.items()}
+    for name in generation.generation_stats:
+        generation.generation_stats[name] = 0
+    return drained
+
+
+def drain_running(state: TrainingLoopState) -> dict[str, float]:
+    """Means of what was added to the loop's running sums since the last line; the sums start again."""
+    means = {name: total / max(state.metric_counts[name], 1) for name, total in state.metric_sums.items()}
+    state.metric_sums.clear()
+    state.metric_counts.clear()
+    return means
+
+
+def add_running(state: TrainingLoopState, name: str, value: float) -> None:
+    """Add a value to a running mean that the next line reports."""
+    state.metric_sums[name] = state.metric_sums.get(name, 0.0) + value
+    state.metric_counts[name] = state.metric_counts.get(name, 0) + 1
+
+
+def machine_metrics(phases: Mapping[str, float], total: float, num_tokens: int) -> dict[str, float]:
+    """Time of each phase, of the step and of what no phase claims; tokens a second; peak memory."""
+    # ru_maxrss is in KiB on Linux and in bytes on macOS
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+    return {
+        **{f"time/{name}_seconds": seconds for name, seconds in phases.items()},
+        "time/other_seconds": max(total - sum(phases.values()), 0.0),
+        "time/step_seconds": total,
+        "throughput/tokens_per_second": num_tokens / total if total > 0 else 0.0,
+        "memory/peak_rss_mib": peak,
+    }
+
+
+def completion_records(report: StepReport) -> list[dict[str, Any]]:
+    """The completions of a step as written to the completions file, group by group."""
+    experience, rewards = report.experience, report.experience.rewards
+    rows = experience.rows(report.groups)
+    weights = report.targets.log_weights.exp().flatten().tolist()
+    records = []
+    for n in range(rows.first, rows.last):
+        details = (rewards.completion_metadata or [])[n]
+        rewarded = {name: values[n] for name, values in rewards.per_reward_values.items()}
+        records.append(
+            {
+                "row_id": details["row_id"],
+                "prompt": str(rewards.pairs.prompts[n]),
+                "completion": rewards.pairs.completions[n],
+                "rewards": {name: None if math.isnan(value) else value for name, value in rewarded.items()},
+                "utility": None if math.isnan(rewards.total_utils[n]) else rewards.total_utils[n],
+                "advantage": rewards.advantage_samples[n],
+                "weight": weights[n - rows.first],
+                "mode": details["mode"],
+                "reason": details["reason"],
+                "finish_reason": details["finish_reason"],
+                "num_tokens": len(details["token_ids"]),
+                "policy_version": details["policy_version"],
+            }
+        )
+    return records
+
+
+def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
+    rewards, targets, graded = report.experience.rewards, report.targets, report.experience.graded
+    known = targets.utilities[targets.valid]
+    metrics = {"reward/abstained": float(graded.abstentions)}
+    if known.numel():
+        metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
+    for name, values in rewards.per_reward_values.items():
+        given = [value for value in values[rows] if not math.isnan(value)]
+        if given:
+            metrics[f"reward/term/{name}"] = sum(given) / len(given)
+    metrics.update(_rejections(graded, rows))
+    spread = [_equal(utilities[valid]) for utilities, valid in zip(targets.utilities, targets.valid, strict=True)]
+    metrics["reward/equal_groups"] = sum(spread) / max(len(spread), 1)
+    metrics["advantage/abs_mean"] = float(targets.advantages.abs().mean())
+    if rewards.entropy_bonus_scale is not None:
+        metrics["reward/entropy_bonus_scale"] = rewards.entropy_bonus_scale
+    modes = [entry["mode"] for entry in (rewards.completion_metadata or [])[rows]]
+    size = targets.group_size
+    distinct = [len(set(modes[at : at + size]) - {None}) for at in range(0, len(modes), size)]
+    metrics["completion/distinct_modes"] = sum(distinct) / max(len(distinct), 1)
+    return metrics
+
+
+def _rejections(graded: GradedRollout, rows: slice) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    for entry in graded.metadata[rows]:
+        if entry["reason"]:
+            name = f"reward/rejected/{entry['reason']}"
+            counts[name] = counts.get(name, 0.0) + 1.0
+    return counts
+
+
+def _equal(utilities: torch.Tensor) -> bool:
+    return utilities.numel() < 2 or float(utilities.max() - utilities.min()) <= 1e-8
+
+
+def _length_metrics(report: StepReport, rows: slice) -> dict[str, float]:
+    records = report.experience.graded.records[rows]
+    lengths = [len(record.token_ids) for record in records]
+    stats = length_stats(lengths, [record.finish_reason is FinishReason.length for record in records])
+    attended = report.experience.tokens.completion_attention_mask[rows]
+    tail = report.experience.tokens.score_tail_tokens
+    masked = 0 if tail is None else int((attended.sum(dim=-1) - tail).clamp(min=0).sum())
+    return {
+        "completion/min_length": stats.min_length,
+        "completion/mean_length": stats.mean_length,
+        "completion/max_length": stats.max_length,
+        "completion/clipped_ratio": stats.clipped_ratio,
+        "completion/min_terminated": stats.min_terminated,
+        "completion/mean_terminated": stats.mean_terminated,
+        "completion/max_terminated": stats.max_terminated,
+        "completion/tail_masked_tokens": float(masked),
+    }
+
+
+def _loss_metrics(losses: list[LossOutputs]) -> dict[str, float]:
+    metrics = {
+        "loss/total": sum(loss.total_loss_scalar for loss in losses),
+        "loss/policy": sum(loss.policy_loss_scalar for loss in losses),
+        "loss/listwise": sum(loss.scalars.listwise_loss for loss in losses),
+        "loss/kl": sum(loss.kl_loss_scalar for loss in losses),
+        "loss/weighted_kl": sum(loss.weighted_kl_loss_scalar for loss in losses),
+        "loss/entropy": sum(loss.scalars.entropy_loss for loss in losses),
+    }
+    clipped = [loss.clip_loss_scalar for loss in losses if loss.clip_loss_scalar is not None]
+    if clipped:
+        metrics["loss/clip"] = sum(clipped)
+    return metrics
+
+
+def _policy_metrics(report: StepReport) -> dict[str, float]:
+    sums, diagnostics = report.sums, report.sums.diagnostics()
+    tokens = max(sums.tokens, 1.0)
+    log_ratio = sum(float(loss.log_ratio_train.abs().sum()) for loss in report.losses)
+    denominator = sum(float(loss.denom_tok_tensor.sum()) for loss in report.losses)
+    metrics = {
+        "policy/ratio_mean": sums.ratio_sum / tokens,
+        "policy/ratio_max": sums.ratio_max,
+        "policy/log_ratio_abs_mean": log_ratio / max(denominator, 1.0),
+        "policy/clip_ratio": diagnostics.clip_ratio,
+        "policy/clip_ratio_region_mean": diagnostics.clip_ratio_region_mean,
+        "policy/clip_ratio_low_mean": diagnostics.clip_ratio_low_mean,
+        "policy/clip_ratio_low_min": diagnostics.clip_ratio_low_min,
+        "policy/clip_ratio_high_mean": diagnostics.clip_ratio_high_mean,
+        "policy/clip_ratio_high_max": diagnostics.clip_ratio_high_max,
+    }
+    if sums.entropy_tokens:
+        metrics["policy/entropy"] = sums.entropy / sums.entropy_tokens
+    if sums.gap_tokens:
+        metrics["generation/logprob_gap"] = sums.gap / sums.gap_tokens
+    if diagnostics.kl_value is not None:
+        metrics["policy/kl_to_reference"] = diagnostics.kl_value
+    for name, value in diagnostics.kl_per_token_by_len_bucket.items():
+        metrics[f"policy/kl_by_length/{name}"] = value
+        metrics[f"policy/kl_tokens_by_length/{name}"] = diagnostics.kl_token_count_by_len_bucket[name]
+    return metrics
+
+
+def _reference_metrics(report: StepReport) -> dict[str, float]:
+    reference = report.experience.reference
+    if reference is None:
+        return {}
+    return {
+        "reference/logp_mean": reference.ref_logp_mean,
+        "reference/mean_length": reference.avg_completion_tokens,
+        "reference/score_mean": float(reference.ref_logp_sum.mean()),
+    }
+
+
+def _weight_metrics(targets: SequenceTargets, scores: torch.Tensor) -> dict[str, float]:
+    part = targets.listwise_valid.any(dim=-1)
+    metrics = {"weights/groups": float(part.sum())}
+    if not bool(part.any()):
+        return metrics
+    log_w, log_p = targets.log_weights[part], policy_group_log_probs(targets, scores)[part]
+    entropy, policy_entropy = weight_entropy(log_w), weight_entropy(log_p)
+    weights, policy = log_w.exp(), log_p.exp()
+    gap = torch.where(weights > 0, weights * (log_w.nan_to_num(neginf=0.0) - log_p.nan_to_num(neginf=0.0)), 0.0)
+    wrong = ~targets.right[part]
+    return metrics | {
+        "weights/entropy": float(entropy.mean()),
+        "weights/effective_size": float(entropy.exp().mean()),
+        "weights/policy_effective_size": float(policy_entropy.exp().mean()),
+        "weights/kl_to_policy": float(gap.sum(dim=-1).mean()),
+        "weights/wrong_mass": float((weights * wrong).sum(dim=-1).mean()),
+        "weights/policy_wrong_mass": float((policy * wrong).sum(dim=-1).mean()),
+    }

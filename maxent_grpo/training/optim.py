@@ -1,0 +1,131 @@
+"""The optimiser: built from settings, applied once per optimiser step behind a guard against non-finite gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import get_scheduler
+
+from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
+from maxent_grpo.distributed import any_rank
+from maxent_grpo.errors import NonFiniteError
+from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the optimiser did at a step."""
+
+    gradient_norm: float
+    """Global norm before clipping."""
+    learning_rate: float
+    """Learning rate the step was taken with."""
+    skipped: bool
+    """Whether the gradient was exactly zero and the step was left out."""
+
+
+def resolve_schedule(
+    config: OptimizationConfig, *, num_generations: int, num_prompts: int | None
+) -> OptimizationSchedule:
+    """The schedule of a run over ``num_prompts`` training prompts (None for a stream), all numbers settled.
+
+    total_training_steps > 0 wins; otherwise it is num_epochs * steps_per_epoch with
+    steps_per_epoch = ceil(num_prompts / prompts_per_step).
+    """
+    steps_per_epoch = None if num_prompts is None else math.ceil(num_prompts / config.prompts_per_step)
+    total = config.total_training_steps
+    if total <= 0:
+        assert steps_per_epoch is not None, "the configuration requires total_training_steps for a stream"
+        total = config.num_epochs * steps_per_epoch
+    return OptimizationSchedule(
+        num_epochs=config.num_epochs,
+        num_generations=num_generations,
+        grad_accum_steps=config.grad_accum_steps,
+        max_grad_norm=config.max_grad_norm,
+        steps_per_epoch=steps_per_epoch,
+        total_training_steps=total,
+        warmup_steps=config.warmup_steps,
+        lr_scheduler_type=config.lr_scheduler_type,
+        prompts_per_step=config.prompts_per_step,
+        minibatches=config.minibatches,
+        num_iterations=config.num_iterations,
+    )
+
+
+def build_optimizer(
+    config: OptimizationConfig, schedule: OptimizationSchedule, model: nn.Module, accelerator: Accelerator
+) -> OptimizerHandles:
+    """The optimiser and learning-rate schedule over the model's trainable parameters."""
+    assert isinstance(config, AdamWConfig)
+    base = torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+    )
+    scheduler = get_scheduler(
+        schedule.lr_scheduler_type,
+        optimizer=base,
+        num_warmup_steps=schedule.warmup_steps,
+        num_training_steps=schedule.total_training_steps,
+    )
+    prepared = accelerator.prepare(base)
+    return OptimizerHandles(prepared, scheduler, base, config.learning_rate)
+
+
+def backward(accelerator: Accelerator, loss: Tensor) -> None:
+    """Back-propagate a share of the step's loss.
+
+    Each share is divided by step-global counts already, so gradients add up over slices and processes. Data-parallel
+    training averages them over processes, which multiplying by their number undoes. Accumulation is the caller's:
+    the accelerator is built with gradient_accumulation_steps = 1.
+    """
+    accelerator.backward(loss * accelerator.num_processes if accelerator.num_processes > 1 else loss)
+
+
+def apply_gradients(
+    optimization: OptimizationSettings, model: nn.Module, accelerator: Accelerator, *, step: int
+) -> Update:
+    """Clip, check and apply the accumulated gradient, advance the schedule, clear the gradient.
+
+    Raises:
+        NonFiniteError: the gradient is NaN or infinite on any process; parameters and moments are as before the step.
+    """
+    handles, schedule = optimization.handles, optimization.schedule
+    learning_rate = float(handles.base_optimizer.param_groups[0]["lr"])
+    limit = schedule.max_grad_norm if schedule.max_grad_norm > 0 else math.inf
+    norm = float(_as_tensor(accelerator.clip_grad_norm_(model.parameters(), limit)))
+    if any_rank(accelerator, not math.isfinite(norm)):
+        raise NonFiniteError(
+            f"step {step}, process {accelerator.process_index}: gradient norm is {norm}; the optimiser step was not taken. "
+            "Lower optimization.learning_rate or look at the step's completions and rewards."
+        )
+    skipped = norm == 0.0 and optimization.skip_zero_signal
+    if not skipped:
+        handles.optimizer.step()
+        if handles.lr_scheduler is not None:
+            handles.lr_scheduler.step()
+    handles.optimizer.zero_grad(set_to_none=True)
+    return Update(norm, learning_rate, skipped)
+
+
+def check_finite_loss(loss: Tensor, accelerator: Accelerator, *, step: int) -> None:
+    """Refuse a NaN or infinite loss before its gradient is used.
+
+    Raises:
+        NonFiniteError: on every process if it is so on any.
+    """
+    if any_rank(accelerator, not bool(torch.isfinite(loss.detach()))):
+        raise NonFiniteError(
+            f"step {step}, process {accelerator.process_index}: loss is {float(loss.detach())}; the optimiser step was not taken"
+        )
+
+
+def _as_tensor(norm: Tensor | float | None) -> Tensor | float:
+    assert norm is not None, "clip_grad_norm_ returns the norm"
+    return norm

@@ -1,0 +1,80 @@
+"""Continuing a run: which checkpoint, whether it fits, and what is restored from it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.training.checkpoint.compatibility import require_compatible
+from maxent_grpo.training.checkpoint.run_state import (
+    DataclassState,
+    RngState,
+    load_run_state,
+    restore_run_state,
+)
+from maxent_grpo.training.checkpoint.store import find_checkpoint
+from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, load_model_weights
+from maxent_grpo.training.loop import LoopParts
+from maxent_grpo.training.types.runtime import TrainingLoopContext
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A checkpoint to continue from, verified and compatible with the configuration."""
+
+    folder: Path
+    run_dir: Path
+    step: int
+
+
+def config_tree(config: RootConfig) -> dict[str, Any]:
+    """The configuration as plain nested values, as checkpoints keep it."""
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
+
+
+def find_resume(config: RootConfig) -> Resume | None:
+    """The checkpoint that ``checkpoint.resume_from`` means, or None.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or its objective or data differ from the configuration's.
+    """
+    if config.checkpoint.resume_from is None:
+        return None
+    folder = find_checkpoint(config.checkpoint.resume_from)
+    extras = load_run_state(folder).extras
+    require_compatible(extras["config"], config_tree(config))
+    return Resume(folder, folder.parent.parent, int(extras["step"]))
+
+
+def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
+    """Fill the registry that checkpoints walk: everything that changes in training but the policy's weights."""
+    handles = ctx.optimization.handles
+    registry: dict[str, Any] = {
+        "optimizer": handles.base_optimizer,
+        "scheduler": handles.lr_scheduler,
+        "controller": parts.controller,
+        "counters": DataclassState(parts.state),
+        "data": parts.position,
+        "rollout": parts.buffer,
+        "early_stopping": parts.saving.best,
+        "rng": RngState(),
+    }
+    if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
+        registry["reference"] = ctx.runtime.reference_model
+    ctx.checkpoint_state_ref = registry
+
+
+def restore(ctx: TrainingLoopContext, resume: Resume) -> None:
+    """Load weights and every registered state. A frozen reference stays what it is: the policy as the run began."""
+    assert ctx.checkpoint_state_ref is not None
+    ctx.resume_checkpoint = str(resume.folder)
+    load_model_weights(ctx.runtime.model, resume.folder / MODEL_FOLDER)
+    ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref)
+    logger.info("resumed from %s at step %d", ctx.resume_checkpoint, ctx.resume_state["step"])

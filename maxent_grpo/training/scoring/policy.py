@@ -1,0 +1,156 @@
+"""Log-probabilities of sampled tokens under a model: the only place where a model is run for scoring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
+from maxent_grpo.objective.sampling import sampled_logits
+from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
+from maxent_grpo.training.types.rewards import ScoreBatch
+from maxent_grpo.training.types.runtime import BatchingSettings
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class SampledDistribution:
+    """The sampled distribution as scoring replays it, so that ratios compare like with like."""
+
+    temperature: float = 1.0
+    allowed: Tensor | None = None
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float | None = None
+
+    def log_probs(self, logits: Tensor, token_ids: Tensor) -> Tensor:
+        """Log-distribution [M, V] with the drawn token always inside its support."""
+        restricted = sampled_logits(
+            logits,
+            temperature=self.temperature,
+            allowed=self.allowed,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            keep=token_ids,
+        )
+        return log_distribution(restricted)
+
+    def untruncated(self) -> SampledDistribution:
+        """Temperature and allowed tokens only: for a reference, whose own nucleus would differ from the policy's."""
+        return SampledDistribution(temperature=self.temperature, allowed=self.allowed)
+
+
+@dataclass
+class ScoringCounters:
+    """What scoring did since it was last asked; path settings change these and nothing else."""
+
+    forward_passes: int = 0
+    fed_tokens: int = 0
+    scored_tokens: int = 0
+
+    def drain(self) -> ScoringCounters:
+        """The counts so far; they start again at zero."""
+        counted = replace(self)
+        self.forward_passes = self.fed_tokens = self.scored_tokens = 0
+        return counted
+
+
+@dataclass
+class TokenScores:
+    """Per-token results of some rows, [n, T] with zeros at padding."""
+
+    logp: Tensor
+    entropy: Tensor | None
+
+
+@dataclass
+class TokenScorer:
+    """Scores rows of a batch under any model, in the configured layout.
+
+    ``entropy``: "exact" over the vocabulary, "sample" by the drawn token, or None.
+    """
+
+    distribution: SampledDistribution
+    batching: BatchingSettings
+    entropy: str | None
+    entropy_carries_gradient: bool
+    padded: bool
+    """One row per sequence, as TRL does, whatever the batching says."""
+    counters: ScoringCounters = field(default_factory=ScoringCounters)
+
+    def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
+        """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
+        size = self.batching.logprob_chunk_size or max(len(rows), 1)
+        chunks = [RowRange(at, min(at + size, rows.last)) for at in range(rows.first, rows.last, size)]
+        if self.padded or not self.batching.share_prompts:
+            return [pad_rows(batch, chunk) for chunk in chunks]
+        return [pack_rows(batch, chunk, dtype) for chunk in chunks]
+
+    def score(self, model: nn.Module, chunks: list[ModelInputs], width: int) -> TokenScores:
+        """Log-probability and entropy of every completion token of the chunks' rows, stacked; ``width`` is T."""
+        parts = [self._score_chunk(model, chunk, width) for chunk in chunks]
+        entropies = [part.entropy for part in parts if part.entropy is not None]
+        return TokenScores(
+            torch.cat([part.logp for part in parts]), torch.cat(entropies) if len(entropies) == len(parts) else None
+        )
+
+    def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int) -> TokenScores:
+        device = next(model.parameters()).device
+        inputs = inputs.to(device)
+        logits = last_logits(model, inputs)[inputs.model_row, inputs.place]
+        log_probs = self.distribution.log_probs(logits, inputs.target_ids)
+        logp = chosen_logp(log_probs, inputs.target_ids)
+        num_rows = int(inputs.row.max()) + 1
+        self.counters.forward_passes += 1
+        self.counters.fed_tokens += inputs.num_fed
+        self.counters.scored_tokens += logp.numel()
+
+        def spread(values: Tensor) -> Tensor:
+            empty = torch.zeros((num_rows, width), dtype=values.dtype, device=device)
+            return empty.index_put((inputs.row, inputs.column), values)
+
+        entropy = None
+        if self.entropy == "sample":
+            entropy = spread(-logp.detach())
+        elif self.entropy == "exact":
+            entropy = spread(token_entropy(log_probs if self.entropy_carries_gradient else log_probs.detach()))
+        return TokenScores(spread(logp), entropy)
+
+
+def last_logits(model: nn.Module, inputs: ModelInputs) -> Tensor:
+    """Logits [rows, num_kept, V] of the last positions; models that cannot restrict them are cut afterwards."""
+    call: dict[str, Any] = {
+        "input_ids": inputs.input_ids,
+        "attention_mask": inputs.attention_mask,
+        "position_ids": inputs.position_ids,
+        "use_cache": False,
+    }
+    inner = getattr(model, "module", model)
+    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
+        return model(**call, logits_to_keep=inputs.num_kept).logits
+    return model(**call).logits[:, -inputs.num_kept :]
+
+
+def prefetched(items: Iterable[T], assemble: Callable[[T], R], depth: int) -> Iterator[R]:
+    """``assemble`` of each item in order, up to ``depth`` ahead in a background thread; 0 assembles in place."""
+    if depth <= 0:
+        yield from map(assemble, items)
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="slices") as pool:
+        pending = []
+        for item in items:
+            pending.append(pool.submit(assemble, item))
+            if len(pending) > depth:
+                yield pending.pop(0).result()
+        for future in pending:
+            yield future.result()

@@ -1,0 +1,75 @@
+"""Log-probabilities under the reference: a frozen copy of the policy as it started, or one that follows it slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
+from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
+from maxent_grpo.training.types.rewards import ReferenceLogprobs, ScoreBatch
+from maxent_grpo.training.types.runtime import ReferenceSync
+from maxent_grpo.training.types.weighting import WeightingSettings
+
+
+def score_without_gradient(
+    scorer: TokenScorer, model: PreTrainedModel, batch: ScoreBatch, slices: Iterable[RowRange]
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities [N, T] and entropies of all slices' rows, in order, without gradient."""
+    dtype = next(model.parameters()).dtype
+    width = batch.completion_ids.shape[1]
+    with torch.no_grad():
+        parts = [
+            scorer.score(model, chunks, width)
+            for chunks in prefetched(
+                slices, lambda rows: scorer.assemble(batch, rows, dtype), scorer.batching.slice_prefetch
+            )
+        ]
+    entropies = [part.entropy for part in parts if part.entropy is not None]
+    return torch.cat([part.logp for part in parts]), torch.cat(entropies) if len(entropies) == len(parts) else None
+
+
+def score_reference(
+    scorer: TokenScorer,
+    get_ref_model: Callable[[], PreTrainedModel],
+    batch: ScoreBatch,
+    mask: Tensor,
+    slices: Iterable[RowRange],
+    weighting: WeightingSettings,
+) -> ReferenceLogprobs:
+    """Reference log-probabilities of every sequence; ``mask`` [N, T] marks the tokens that are trained."""
+    token_logp, _ = score_without_gradient(scorer, get_ref_model(), batch, slices)
+    return reference_from_tokens(token_logp, mask, weighting)
+
+
+def reference_from_tokens(token_logp: Tensor, mask: Tensor, weighting: WeightingSettings) -> ReferenceLogprobs:
+    """Sums, scores in the configured mode and means from per-token reference log-probabilities [N, T]."""
+    mask = mask.to(token_logp.device)
+    raw, lengths = sequence_sum(token_logp, mask), mask.sum(dim=-1)
+    per_token = raw / lengths.clamp(min=1)
+    return ReferenceLogprobs(
+        ref_logp_sum=sequence_score(raw, lengths, mode=weighting.score_mode, score_length=weighting.score_length),
+        ref_tok_counts=lengths,
+        ref_logp_sum_raw=raw,
+        ref_logp_mean=float(per_token.mean()),
+        avg_completion_tokens=float(lengths.double().mean()),
+        ref_token_logp=token_logp,
+        ref_token_mask=mask,
+    )
+
+
+def sync_reference(reference: PreTrainedModel, policy: PreTrainedModel, sync: ReferenceSync, step: int) -> bool:
+    """Move the reference towards the policy when ``step`` is due: mixing * policy + (1 - mixing) * reference.
+
+    Returns whether it moved. A frozen reference (every_n_steps = 0) never does.
+    """
+    if sync.every_n_steps <= 0 or step % sync.every_n_steps != 0:
+        return False
+    with torch.no_grad():
+        for kept, new in zip(reference.parameters(), policy.parameters(), strict=True):
+            kept.lerp_(new.to(kept.dtype), sync.mixing)
+    return True

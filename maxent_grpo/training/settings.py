@@ -1,0 +1,121 @@
+"""From configuration nodes to the settings objects that training reads. Names such as `auto` are settled here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from maxent_grpo.config.evaluation import EvaluationConfig
+from maxent_grpo.config.generation import ANSWER_ALPHABET, GenerationConfig, LocalGenerationConfig
+from maxent_grpo.config.resolve import reference_source, resolve_score_mode
+from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode
+from maxent_grpo.training.types.rewards import PromptCacheEntry
+from maxent_grpo.training.types.runtime import (
+    BatchingSettings,
+    EvaluationSettings,
+    GenerationSettings,
+    ScoringSettings,
+    VLLMClientConfig,
+)
+
+PromptLookup = Callable[[str], PromptCacheEntry]
+
+
+def generation_settings(
+    config: GenerationConfig, tokenizer: PreTrainedTokenizerBase, answer_alphabet: str | None
+) -> GenerationSettings:
+    """Sampling settings; the allowed tokens become ids."""
+    return GenerationSettings(
+        max_prompt_len=config.max_prompt_len,
+        max_completion_len=config.max_completion_len,
+        gen_temperature=config.temperature,
+        gen_top_p=config.top_p,
+        use_vllm=not isinstance(config, LocalGenerationConfig),
+        vllm=VLLMClientConfig(),
+        penalty=config.penalty,
+        num_generations=config.num_generations,
+        max_retry_rounds=config.max_retry_rounds,
+        allowed_token_ids=allowed_token_ids(config.allowed_tokens, tokenizer, answer_alphabet),
+        batch_size=config.batch_size if isinstance(config, LocalGenerationConfig) else 0,
+    )
+
+
+def allowed_token_ids(
+    allowed: list[str], tokenizer: PreTrainedTokenizerBase, answer_alphabet: str | None
+) -> tuple[int, ...] | None:
+    """Ids of the tokens that completions may be made of, end tokens aside; None when all may.
+
+    Raises:
+        ConfigError: an entry is not exactly one token of the tokenizer.
+    """
+    if not allowed or (allowed == [ANSWER_ALPHABET] and answer_alphabet is None):
+        return None
+    texts = [text for entry in allowed for text in ((answer_alphabet or "") if entry == ANSWER_ALPHABET else [entry])]
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    wrong = [text for text, tokens in zip(texts, ids, strict=True) if len(tokens) != 1]
+    if wrong:
+        raise ConfigError(
+            f"generation.allowed_tokens: {wrong} are not single tokens of this model's tokenizer, so sampling cannot be "
+            "restricted to them: list single tokens, or generation.allowed_tokens=[] to allow all"
+        )
+    return tuple(sorted({tokens[0] for tokens in ids}))
+
+
+def scoring_settings(config: ScoringConfig, lookup: PromptLookup, *, max_completion_len: int) -> ScoringSettings:
+    """Scoring settings with every `auto` settled."""
+    batching, weighting = config.batching, config.weighting
+    source = config.behavior_logprobs_source
+    return ScoringSettings(
+        weighting=replace(weighting, score_mode=resolve_score_mode(weighting.score_mode, max_completion_len)),
+        clipping=config.clipping,
+        batching=BatchingSettings(
+            logprob_chunk_size=batching.logprob_chunk_size,
+            score_slice=batching.score_slice,
+            prompt_length_cache_get=lookup,
+            score_tail_tokens=batching.score_tail_tokens,
+            slice_prefetch=batching.slice_prefetch,
+            prompt_cache_size=batching.prompt_cache_size,
+            share_prompts=batching.share_prompts,
+            max_tokens=batching.max_tokens,
+        ),
+        reference_logprobs_source=reference_source(config),
+        behavior_logprobs_source=BehaviorSource.sampler if source is BehaviorSource.vllm else source,
+        allow_stale_reference_logprobs=config.allow_stale_reference_logprobs,
+        trl_reference_scoring=config.trl_reference_scoring,
+        policy_entropy_bonus_coef=config.policy_entropy_bonus_coef,
+        policy_entropy=config.policy_entropy or config.policy_entropy_bonus_coef > 0,
+        policy_entropy_mode=config.policy_entropy_mode,
+        advantage=config.advantage,
+        ratio_level=config.ratio_level,
+        reduction=config.reduction,
+        kl_beta=config.kl_beta,
+        kl_estimator=config.kl_estimator,
+        entropy_coef=config.entropy_coef,
+        truncation=config.truncation,
+        mismatch=config.mismatch,
+        reference_sync=config.reference_sync,
+    )
+
+
+def entropy_mode(scoring: ScoringSettings) -> str | None:
+    """How scoring measures token entropy: "exact", "sample", or None."""
+    if not scoring.policy_entropy:
+        return None
+    return "sample" if scoring.policy_entropy_mode == EntropyMode.sample else "exact"
+
+
+def evaluation_settings(config: EvaluationConfig, rows: list[dict[str, Any]]) -> EvaluationSettings:
+    """Evaluation settings with the rendered held-out rows."""
+    return EvaluationSettings(
+        enabled=config.enabled and bool(rows),
+        rows=rows,
+        batch_size=config.batch_size,
+        every_n_steps=config.every_n_steps,
+        num_samples=config.num_samples,
+        ks=tuple(config.ks),
+    )

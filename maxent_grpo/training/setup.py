@@ -1,0 +1,346 @@
+"""Builds a run from its configuration: the only reader of ``RootConfig``, and the only place where parts are put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from omegaconf import OmegaConf
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.errors import DataError
+from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.warm_start import warm_start
+from maxent_grpo.rewards.registry import build_terms
+from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.build import build_task
+from maxent_grpo.tasks.sampler import EpochSampler
+from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows, render_rows
+from maxent_grpo.telemetry.history import adopt_history
+from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
+from maxent_grpo.telemetry.summary import startup_summary
+from maxent_grpo.telemetry.writers import build_logging
+from maxent_grpo.training.checkpoint.best import BestTracker
+from maxent_grpo.training.checkpoint.store import CheckpointStore
+from maxent_grpo.training.clock import PhaseClock
+from maxent_grpo.training.controller import (
+    Controller,
+    FixedController,
+    claim_state_file,
+    initial_values,
+    read_state,
+    write_state,
+)
+from maxent_grpo.training.credit import GradedRollout
+from maxent_grpo.training.experience import Experience, build_experience, pad_token_id
+from maxent_grpo.training.generation.local import LocalGenerator
+from maxent_grpo.training.loop import DataPosition, LoopParts, RunResult, SavePolicy, run_training
+from maxent_grpo.training.method import resolve_method
+from maxent_grpo.training.optim import build_optimizer, resolve_schedule
+from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
+from maxent_grpo.training.rollout_buffer import RolloutBuffer
+from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
+from maxent_grpo.training.settings import (
+    entropy_mode,
+    evaluation_settings,
+    generation_settings,
+    scoring_settings,
+)
+from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
+from maxent_grpo.training.types.logging import LoggingHandles
+from maxent_grpo.training.types.rewards import GenerationBatch, ValidationContext
+from maxent_grpo.training.types.runtime import (
+    GenerationSettings,
+    LoopSettings,
+    OptimizationSettings,
+    RewardSpec,
+    RuntimeHandles,
+    StepBatchInfo,
+    StepResources,
+    TrainingLoopContext,
+    TrainingLoopState,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def run_from_config(config: RootConfig) -> RunResult:
+    """Run a checked configuration from start to end.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
+    """
+    resume = find_resume(config)
+    run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
+    claim_state_file(config.controller.paths, run_dir)
+    if resume is not None:
+        adopt_history(resume.run_dir, run_dir, resume.step)
+    write_config(run_dir, OmegaConf.to_yaml(OmegaConf.structured(config)), chosen_options(config))
+    handles = build_logging(config.logging, run_dir)
+    try:
+        return _run(config, handles, resume)
+    except BaseException as error:
+        logger.error("stopped: %s", error)
+        raise
+    finally:
+        handles.close()
+
+
+def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> RunResult:
+    accelerator = _accelerator(config)
+    task = build_task(config.data)
+    loaded = build_model(config.model)
+    train, held_out = _rows(config, task, loaded)
+    _warm_start(config, task, loaded, handles)
+    loaded.model.to(accelerator.device)
+    ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
+    parts = _loop_parts(config, ctx, resources, train)
+    register_state(ctx, parts)
+    if resume is not None:
+        restore(ctx, resume)
+    elif config.controller.paths.resume_from is not None:
+        parts.controller.load_state_dict(read_state(config.controller.paths.resume_from))
+    write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
+    handles.write_note(startup_summary(config, _facts(config, accelerator, loaded, train, held_out)))
+    return run_training(ctx, resources, parts)
+
+
+def _accelerator(config: RootConfig) -> Accelerator:
+    if config.run.num_threads is not None:
+        torch.set_num_threads(config.run.num_threads)
+    torch.manual_seed(config.seed)
+    return Accelerator(cpu=config.run.device is DeviceChoice.cpu)
+
+
+def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
+    render = partial(
+        render_rows,
+        tokenizer=loaded.tokenizer,
+        max_prompt_len=config.generation.max_prompt_len,
+        long_prompts=config.data.long_prompts,
+    )
+    train, held_out = render(task.train_rows), render(task.eval_rows)
+    if len(train.rows) < config.optimization.prompts_per_step:
+        raise DataError(
+            f"{len(train.rows)} training prompts are fewer than one optimiser step's "
+            f"optimization.prompts_per_step={config.optimization.prompts_per_step}: use more data or smaller steps"
+        )
+    return train, held_out
+
+
+def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
+    if not isinstance(config.model, TinyModelConfig) or not config.model.warm_start.enabled:
+        return
+    settings = config.model.warm_start
+    demonstrations = task.demonstrations(settings.num_problems, settings.mode_skew, settings.seed)
+    report = warm_start(loaded, demonstrations, settings, identity={"task": task.name})
+    handles.write_note(f"warm start: {report}")
+
+
+def _assemble(
+    config: RootConfig,
+    accelerator: Accelerator,
+    task: Task,
+    loaded: LoadedModel,
+    train: RenderedRows,
+    held_out: RenderedRows,
+    handles: LoggingHandles,
+) -> tuple[TrainingLoopContext, StepResources]:
+    """Settings and handles of the whole job, and what a step calls."""
+    cache = PromptCache(loaded.tokenizer, config.scoring.batching.prompt_cache_size)
+    generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
+    scoring = scoring_settings(config.scoring, cache, max_completion_len=generation.max_completion_len)
+    schedule = resolve_schedule(
+        config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
+    )
+    reference = _Reference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
+    model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
+    sampler = EpochSampler(len(train.rows), seed=config.seed, shuffle=config.data.shuffle)
+    runtime = RuntimeHandles(
+        accelerator=accelerator,
+        model=model,
+        tokenizer=loaded.tokenizer,
+        train_loader=DataLoader(
+            train.rows,
+            batch_size=schedule.prompts_per_step * schedule.minibatches,
+            sampler=sampler,
+            collate_fn=list,
+            generator=torch.Generator(),  # its own, so that iterating leaves the global generator alone
+        ),
+        train_sampler=sampler,
+        device=accelerator.device,
+        get_ref_model=reference.get,
+        reference_model=reference.model,
+        prompt_cache_get=cache,
+    )
+    rewards = _rewards(config, task)
+    settings = LoopSettings(
+        generation=generation,
+        evaluation=evaluation_settings(config.evaluation, held_out.rows),
+        optimization=OptimizationSettings(
+            schedule, optimizer, config.optimization.zero_signal_step is ZeroSignalStep.skip
+        ),
+        scoring=scoring,
+        controller=config.controller.paths,
+    )
+    ctx = TrainingLoopContext(
+        runtime=runtime,
+        reward=rewards,
+        settings=settings,
+        logging=handles,
+        training_args=config_tree(config),
+    )
+    return ctx, _resources(config, ctx)
+
+
+class _Reference:
+    """The frozen reference: a copy of the policy as it starts, or nothing where no coefficient needs one."""
+
+    def __init__(self, policy: PreTrainedModel | None) -> None:
+        self.model = None if policy is None else deepcopy(policy).requires_grad_(False).eval()
+
+    def get(self) -> PreTrainedModel:
+        """The copy; asked for by scoring only."""
+        assert self.model is not None, "no coefficient pulls towards a reference, so none was kept"
+        return self.model
+
+
+def _resources(config: RootConfig, ctx: TrainingLoopContext) -> StepResources:
+    scoring, generation = ctx.scoring, ctx.generation
+    distribution = _distribution(ctx, generation)
+    scorer = TokenScorer(
+        distribution,
+        scoring.batching,
+        entropy=entropy_mode(scoring),
+        entropy_carries_gradient=scoring.entropy_coef > 0,
+        padded=scoring.trl_reference_scoring,
+    )
+    reference_scorer = replace(
+        scorer, distribution=distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
+    )
+    return StepResources(
+        generator=_generator(ctx, generation, seed=config.seed, stream="train"),
+        validation_ctx=_validation(config, ctx) if ctx.evaluation.enabled else None,
+        method=resolve_method(
+            scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+        ),
+        scorer=scorer,
+        reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
+    )
+
+
+def _distribution(ctx: TrainingLoopContext, generation: GenerationSettings) -> SampledDistribution:
+    allowed = None
+    if generation.allowed_token_ids is not None:
+        head = cast(nn.Module, ctx.runtime.model.get_output_embeddings())
+        allowed = torch.zeros(cast(torch.Tensor, head.weight).shape[0], dtype=torch.bool, device=ctx.runtime.device)
+        allowed[list(generation.allowed_token_ids) + _end_tokens(ctx)] = True
+    return SampledDistribution(
+        temperature=generation.gen_temperature,
+        allowed=allowed,
+        top_k=generation.gen_top_k,
+        top_p=generation.gen_top_p,
+        min_p=generation.gen_min_p,
+    )
+
+
+def _end_tokens(ctx: TrainingLoopContext) -> list[int]:
+    """Ids that end a completion: the tokenizer's, and those of the model's generation configuration."""
+    declared = ctx.runtime.model.generation_config.eos_token_id if ctx.runtime.model.generation_config else None
+    listed = declared if isinstance(declared, list) else [declared]
+    return sorted({token for token in [*listed, ctx.runtime.tokenizer.eos_token_id] if token is not None})
+
+
+def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, *, seed: int, stream: str) -> LocalGenerator:
+    lookup = ctx.runtime.prompt_cache_get
+    assert lookup is not None
+    return LocalGenerator(
+        ctx.runtime.model,
+        ctx.runtime.tokenizer,
+        settings,
+        lookup,
+        seed=seed,
+        stream=stream,
+        pad_token_id=pad_token_id(ctx),
+        eos_token_ids=_end_tokens(ctx),
+    )
+
+
+def _validation(config: RootConfig, ctx: TrainingLoopContext) -> ValidationContext:
+    return ValidationContext(
+        evaluation=ctx.evaluation,
+        accelerator=ctx.runtime.accelerator,
+        model=ctx.runtime.model,
+        tokenizer=ctx.runtime.tokenizer,
+        reward=ctx.reward,
+        generator=_generator(ctx, ctx.generation, seed=config.evaluation.seed, stream="evaluation"),
+        logging=ctx.logging,
+        eval_reward=ctx.eval_reward,
+        runtime=ctx.runtime,
+        generation=ctx.generation,
+        scoring=ctx.scoring,
+    )
+
+
+def _rewards(config: RootConfig, task: Task) -> RewardSpec:
+    reward = config.reward
+    abstaining = frozenset(name for name, policy in reward.on_error.items() if policy is OnRewardError.abstain)
+    return RewardSpec(build_terms(reward.terms, reward.functions, abstaining, task.grade), list(reward.terms.values()))
+
+
+def _loop_parts(
+    config: RootConfig, ctx: TrainingLoopContext, resources: StepResources, train: RenderedRows
+) -> LoopParts:
+    clock = PhaseClock()
+
+    def rebuild(
+        batch: GenerationBatch, graded: GradedRollout, portions: list[RowRange], tree: Mapping[str, Any]
+    ) -> Experience:
+        info = StepBatchInfo(int(tree["epoch"]), int(tree["step_in_epoch"]), [])
+        return build_experience(
+            ctx, resources, batch, graded, portions, clock, info, policy_version=int(tree["version"]), saved=tree
+        )
+
+    saving = config.checkpoint
+    controller: Controller = FixedController(initial_values(ctx.scoring))
+    return LoopParts(
+        state=TrainingLoopState(),
+        position=DataPosition(),
+        buffer=RolloutBuffer(config.optimization.num_iterations, rebuild),
+        controller=controller,
+        saving=SavePolicy(
+            store=CheckpointStore(ctx.logging.run_dir, saving.keep_last),
+            every_n_steps=saving.every_n_steps,
+            best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
+        ),
+        rows={row["row_id"]: row for row in train.rows},
+        clock=clock,
+    )
+
+
+def _facts(
+    config: RootConfig, accelerator: Accelerator, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
+) -> dict[str, object]:
+    return {
+        "train_rows": len(train.rows),
+        "eval_rows": len(held_out.rows),
+        "dropped_prompts": train.num_dropped + held_out.num_dropped,
+        "num_processes": accelerator.num_processes,
+        "device": str(accelerator.device),
+        "parameters": f"{loaded.model.num_parameters():,}",
+        "directory": config.run.dir,
+    }

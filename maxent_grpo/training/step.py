@@ -1,0 +1,247 @@
+"""One optimiser step of group-relative policy optimisation, plain or maximum-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from maxent_grpo.distributed import global_sum
+from maxent_grpo.objective.logprobs import sequence_sum
+from maxent_grpo.objective.reduction import StepCounts
+from maxent_grpo.training.clock import PhaseClock
+from maxent_grpo.training.controller import Controller
+from maxent_grpo.training.diagnostics import StepSums
+from maxent_grpo.training.experience import Experience, loader_ranges
+from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
+from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
+from maxent_grpo.training.scoring.packing import ModelInputs
+from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
+from maxent_grpo.training.scoring.reference import score_without_gradient
+from maxent_grpo.training.targets import SequenceTargets, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
+from maxent_grpo.training.types.runtime import ScoringSettings, StepResources, TrainingLoopContext
+from maxent_grpo.training.types.weighting import ControllerValues
+
+
+@dataclass
+class StepReport:
+    """What an optimiser step did; the metrics and the completions file are made from it."""
+
+    experience: Experience
+    groups: RowRange
+    targets: SequenceTargets
+    scores: Tensor
+    """Policy score of each completion before the update, [P, G]."""
+    losses: list[LossOutputs]
+    sums: StepSums
+    counts: StepCounts
+    values: ControllerValues
+    update: Update
+
+
+def train_step(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    experience: Experience,
+    groups: RowRange,
+    controller: Controller,
+    clock: PhaseClock,
+    *,
+    step: int,
+) -> StepReport:
+    """One update on some groups of a rollout.
+
+    For each prompt x, with G completions y_i drawn from the behaviour policy:
+      u_i  utility of y_i                                            (reward)
+      A_i  u_i relative to its group                                 (policy term)
+      q_i  distribution over the group proportional to exp(u_i / T)  (maximum entropy)
+      w_i  argmax_w  E_w[log q] + tau H(w) - beta KL(w || pi_ref)    (maximum entropy)
+    then one gradient step on the loss that the method's axes choose; ``training.loss`` writes it out.
+    """
+    accelerator, scoring, values = ctx.runtime.accelerator, ctx.scoring, controller.values
+    rows = experience.rows(groups)
+    counts = _global_counts(ctx, experience, rows, len(groups))  # the denominators
+    targets = sequence_targets(
+        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting, values
+    ).groups(groups.first, groups.last)  # A_i, q_i, w_i
+
+    losses: list[LossOutputs] = []
+    sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
+    for piece, chunks, whole in _slices(ctx, resources, experience, groups, row_scores):
+        with clock.phase("policy"):
+            raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
+            scores = sequence_scores(raw, experience, piece, ctx, resources)
+            here = slice(piece.first - rows.first, piece.last - rows.first)
+            if whole:
+                row_scores[here] = _row_scores(scores, scoring)
+            row_targets = _slice_targets(targets, row_scores, here, experience, piece, raw.logp)
+            assert resources.method is not None
+            loss = compute_loss(
+                scores, row_targets, resources.method, scoring.weighting,
+                score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
+            )  # fmt: skip
+            check_finite_loss(loss.loss, accelerator, step=step)
+        with clock.phase("backward"):
+            backward(accelerator, loss.loss)
+        losses.append(loss)
+        _measure(sums, scores, row_targets, experience, piece, scoring)
+
+    with clock.phase("optimizer"):
+        update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
+    sums = sums.merged(accelerator)
+    scores_by_group = row_scores.view(-1, experience.group_size)
+    controller.update(_measured(targets, sums))  # tau, beta for the next step
+    return StepReport(experience, groups, targets, scores_by_group, losses, sums, counts, values, update)
+
+
+def sequence_scores(
+    raw: TokenScores, experience: Experience, piece: RowRange, ctx: TrainingLoopContext, resources: StepResources
+) -> SequenceScores:
+    """The slice's log-probs beside those of the behaviour policy, and their sums over trained tokens."""
+    device = raw.logp.device
+    mask = experience.mask[piece.slice].to(device)
+    old = raw.logp.detach()  # exactly on-policy unless something else is known
+    if experience.old_logp is not None:
+        old = experience.old_logp[piece.slice].to(device)
+    if resources.method is not None and resources.method.ratio_from_sampler:
+        known = experience.sampled_known[piece.slice].to(device)
+        # a token that came without a log-prob counts as on-policy: its ratio is 1
+        old = torch.where(known, experience.sampled_logp[piece.slice].to(device, raw.logp.dtype), old)
+    current_sum, old_sum = sequence_sum(raw.logp, mask), sequence_sum(old, mask)
+    return SequenceScores(
+        cur_logp_sum=current_sum,
+        behavior_logp_sum=old_sum,
+        log_ratio_train=(current_sum - old_sum).detach(),
+        denom_tok_tensor=mask.sum(dim=-1).clamp(min=1),
+        policy_entropy_sum=None if raw.entropy is None else sequence_sum(raw.entropy, mask),
+        token_logp=raw.logp,
+        token_mask=mask,
+        old_token_logp=old,
+        token_entropy=raw.entropy,
+    )
+
+
+def _global_counts(ctx: TrainingLoopContext, experience: Experience, rows: RowRange, num_groups: int) -> StepCounts:
+    local = [
+        float(experience.valid.flatten()[rows.slice].sum()),
+        float(experience.mask[rows.slice].sum()),
+        float(num_groups),
+    ]
+    return StepCounts(*global_sum(ctx.runtime.accelerator, local))
+
+
+def _slices(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    experience: Experience,
+    groups: RowRange,
+    row_scores: Tensor,
+) -> Iterator[tuple[RowRange, list[ModelInputs], bool]]:
+    """Each slice with its forward passes, and whether slices hold whole groups.
+
+    When they do not, the scores of all rows are taken first without gradient: the listwise coefficient of a row depends
+    on its whole group.
+    """
+    scorer, model = _scorer(resources), ctx.runtime.model
+    pieces = [
+        piece
+        for part in loader_ranges(groups, ctx.optimization.schedule.grad_accum_steps)
+        for piece in plan_slices(experience.tokens, experience.rows(part), ctx.scoring.batching.max_tokens)
+    ]
+    whole = whole_groups(pieces, experience.group_size)
+    if not whole and resources.method is not None and resources.method.listwise_scale > 0:
+        logp, _ = score_without_gradient(scorer, model, experience.tokens, pieces)
+        rows = experience.rows(groups)
+        mask = experience.mask[rows.slice].to(logp.device)
+        lengths = mask.sum(dim=-1)
+        weighting = ctx.scoring.weighting
+        row_scores.copy_(group_scores(sequence_sum(logp, mask), lengths, weighting, weighting.score_mode, 1).flatten())
+    dtype = next(model.parameters()).dtype
+    assembled = prefetched(
+        pieces, lambda piece: scorer.assemble(experience.tokens, piece, dtype), ctx.scoring.batching.slice_prefetch
+    )
+    for piece, chunks in zip(pieces, assembled, strict=True):
+        yield piece, chunks, whole
+
+
+def _score(
+    resources: StepResources, ctx: TrainingLoopContext, chunks: list[ModelInputs], experience: Experience
+) -> TokenScores:
+    return _scorer(resources).score(ctx.runtime.model, chunks, experience.tokens.completion_ids.shape[1])
+
+
+def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:
+    assert scores.token_mask is not None
+    lengths = scores.token_mask.sum(dim=-1)
+    return group_scores(scores.cur_logp_sum, lengths, scoring.weighting, scoring.weighting.score_mode, 1).flatten()
+
+
+def _slice_targets(
+    targets: SequenceTargets,
+    row_scores: Tensor,
+    here: slice,
+    experience: Experience,
+    piece: RowRange,
+    like: Tensor,
+) -> SliceTargets:
+    """The rows of the targets that a slice trains, of the device and type of its log-probs."""
+    size = targets.group_size
+    first, last = here.start // size, -(-here.stop // size)
+    inside = slice(here.start - first * size, here.stop - first * size)
+    groups = targets.groups(first, last)
+    term = listwise_term(groups, row_scores.view(-1, size)[first:last])
+    part = groups.listwise_valid
+    num_part = part.sum(dim=-1, keepdim=True)
+    baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
+    reference = None if experience.reference is None else experience.reference.ref_token_logp
+
+    def rows(values: Tensor) -> Tensor:
+        return values.flatten()[inside].to(like)
+
+    return SliceTargets(
+        advantages=rows(groups.advantages),
+        reference_logp=None if reference is None else reference[piece.slice].to(like),
+        sampled_logp=experience.sampled_logp[piece.slice].to(like),
+        listwise_value=rows((term.value / size).unsqueeze(-1).expand(-1, size)),
+        listwise_coefficient=rows(term.coefficient),
+        weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),
+        weight_baseline=rows(baseline),
+    )
+
+
+def _measure(
+    sums: StepSums,
+    scores: SequenceScores,
+    targets: SliceTargets,
+    experience: Experience,
+    piece: RowRange,
+    scoring: ScoringSettings,
+) -> None:
+    mask, old = scores.token_mask, scores.old_token_logp
+    assert mask is not None
+    assert old is not None
+    assert scores.token_logp is not None
+    logp = scores.token_logp.detach()
+    sums.add_policy(logp, old, mask, targets.advantages, scoring.clipping)
+    if scores.token_entropy is not None:
+        sums.add_entropy(scores.token_entropy.detach(), mask)
+    if targets.reference_logp is not None:
+        sums.add_kl(logp, targets.reference_logp, mask)
+    trainer = logp if experience.old_logp is None else experience.old_logp[piece.slice].to(logp.device)
+    known = experience.sampled_known[piece.slice].to(logp.device) & mask
+    sums.add_gap(trainer, targets.sampled_logp if targets.sampled_logp is not None else trainer, known)
+
+
+def _measured(targets: SequenceTargets, sums: StepSums) -> dict[str, float]:
+    """Step-global measurements that a controller may act on."""
+    diagnostics = sums.diagnostics()
+    return {} if diagnostics.kl_value is None else {"policy/kl_to_reference": diagnostics.kl_value}
+
+
+def _scorer(resources: StepResources) -> TokenScorer:
+    assert resources.scorer is not None, "setup builds the scorer"
+    return resources.scorer

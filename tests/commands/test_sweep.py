@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from maxent_grpo.commands.sweep import SweepError, run_sweep
+from maxent_grpo.config.load import check
+from maxent_grpo.errors import ConfigError, DataError
+
+
+def note(config: DictConfig) -> float:
+    """A small job: check, write a file into its folder, return tau; seed 13 is unlucky."""
+    runtime = HydraConfig.get().runtime
+    config.run.dir = runtime.output_dir
+    checked = check(config)
+    if checked.seed == 13:
+        raise DataError("seed 13 has no data")
+    (Path(runtime.output_dir) / "note.txt").write_text(f"{checked.seed}")
+    return checked.scoring.weighting.tau
+
+
+def folders(sweep: Path) -> list[str]:
+    return sorted(path.name for path in sweep.iterdir() if path.is_dir())
+
+
+def test_every_combination_runs_in_a_folder_named_by_what_changes(tmp_path: Path) -> None:
+    overrides = ["scoring=maxent", "scoring.weighting.tau=0.1,0.2", "seed=3", f"hydra.sweep.dir={tmp_path}/sweep"]
+    results = run_sweep(overrides, note)
+    assert [result.return_value for result in results] == [0.1, 0.2]
+    assert folders(tmp_path / "sweep") == ["0-scoring.weighting.tau=0.1", "1-scoring.weighting.tau=0.2"]
+    assert (tmp_path / "sweep" / "1-scoring.weighting.tau=0.2" / "note.txt").read_text() == "3"
+
+
+def test_a_bad_job_fails_alone_however_it_is_bad(tmp_path: Path) -> None:
+    overrides = ["scoring=bogus,grpo", "seed=1,13", f"hydra.sweep.dir={tmp_path}/sweep"]
+    with pytest.raises(SweepError) as caught:
+        run_sweep(overrides, note)
+    assert folders(tmp_path / "sweep") == ["0-scoring=grpo,seed=1", "1-scoring=grpo,seed=13"]
+    assert (tmp_path / "sweep" / "0-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
+    bogus = "scoring=bogus: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise"
+    assert str(caught.value).splitlines() == [
+        "3 of 4 jobs failed:",
+        *("  - scoring=bogus seed=1", f"      {bogus}"),
+        *("  - scoring=bogus seed=13", f"      {bogus}"),
+        *("  - scoring=grpo seed=13", "      DataError: seed 13 has no data"),
+    ]
+
+
+def test_a_preset_can_say_what_is_swept(tmp_path: Path) -> None:
+    file = tmp_path / "experiment" / "study.yaml"
+    file.parent.mkdir()
+    file.write_text(
+        "# @package _global_\nscoring:\n  weighting:\n    tau: 0.3\nhydra:\n  sweeper:\n    params:\n      seed: 4,5\n"
+    )
+    overrides = ["experiment=study", f"hydra.sweep.dir={tmp_path}/sweep"]
+    results = run_sweep(overrides, note, config_dir=str(tmp_path))
+    assert [result.return_value for result in results] == [0.3, 0.3]
+    assert folders(tmp_path / "sweep") == ["0-seed=4", "1-seed=5"]
+
+
+def test_a_sweep_that_cannot_be_read_is_refused_as_a_whole() -> None:
+    with pytest.raises(ConfigError, match="seed: cannot be read as setting=value"):
+        run_sweep(["seed"], note)
+    with pytest.raises(ConfigError, match="a grid needs separate values"):
+        run_sweep(["scoring.kl_beta=interval(0,1)"], note)
+    with pytest.raises(ConfigError, match="experiment=nothing: no such option"):
+        run_sweep(["experiment=nothing", "seed=1,2"], note)

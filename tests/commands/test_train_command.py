@@ -1,0 +1,114 @@
+"""The command line as a user meets it, up to the point where training would begin."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from maxent_grpo.config.compose import config_directory
+from maxent_grpo.config.declared import groups
+from maxent_grpo.config.store import OPTIONS
+
+REPOSITORY = config_directory().parent
+
+
+def train(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "train.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_all_problems_are_printed_at_once_without_a_traceback(tmp_path: Path) -> None:
+    done = train("+scoring.clipping.clip_rnge=0.3", "+sede=3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "train.py: 2 configuration problems:\n"
+        "  - scoring.clipping.clip_rnge: no such setting; did you mean scoring.clipping.clip_range?\n"
+        "  - sede: no such setting; did you mean seed?\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_contradictions_are_printed_the_same_way() -> None:
+    done = train("scoring=maxent", "scoring.weighting.tau=0", "generation.num_generations=1")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "train.py: 2 configuration problems:\n"
+        "  - scoring=maxent needs scoring.weighting.tau + scoring.weighting.beta > 0 (got 0.0 + 0.0): the weight exponent "
+        "1/(tau+beta) is undefined; use scoring=dr_grpo for the unweighted objective\n"
+        "  - generation.num_generations=1 gives every completion the advantage 0: use at least 2\n"
+    )
+
+
+def test_a_mistake_in_a_preset_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("# @package _global_\nscoring:\n  clipping:\n    clip_rnge: 0.3\n")
+    done = train("--config-dir", str(tmp_path), "experiment=mine")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "train.py: 1 configuration problem:\n"
+        f"  - {file}: scoring.clipping.clip_rnge: no such setting; did you mean scoring.clipping.clip_range?\n"
+    )
+
+
+def test_cfg_prints_the_composed_settings(tmp_path: Path) -> None:
+    done = train("--cfg", "job", "--resolve", "-p", "scoring.clipping", "scoring.clipping.clip_range=0.3", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "clip_range: 0.3\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_shows_a_contradictory_configuration_but_not_an_undeclared_one() -> None:
+    assert train("--cfg", "job", "-p", "generation", "generation.num_generations=1").returncode == 0
+    done = train("--cfg", "job", "+sede=3")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  - sede: no such setting; did you mean seed?")
+
+
+def test_info_prints_how_the_settings_were_put_together() -> None:
+    done = train("--info", "defaults")
+    assert done.returncode == 0
+    assert "scoring/maxent" in done.stdout
+
+
+def test_help_lists_every_group_option_and_preset() -> None:
+    done = train("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert set(groups()) <= set(lines)
+    for _, name, node in OPTIONS:
+        meaning = (node.__doc__ or "").splitlines()[0]
+        assert any(line[3:].startswith(f"{name} ") and line.endswith(meaning) for line in lines)
+    for preset in (REPOSITORY / "conf" / "experiment").glob("*.yaml"):
+        assert any(line.strip().startswith(f"{preset.stem} ") for line in lines)
+
+
+def test_a_sweep_of_bad_jobs_names_each_and_fails(tmp_path: Path) -> None:
+    done = train("-m", "scoring=bogus,maxnt", "hydra.sweep.dir=sweep", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "train.py: 2 of 2 jobs failed:\n"
+        "  - scoring=bogus\n"
+        "      scoring=bogus: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise\n"
+        "  - scoring=maxnt\n"
+        "      scoring=maxnt: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise; did you mean "
+        "scoring=maxent?\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ()])
+def test_the_package_lists_its_commands(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "maxent_grpo", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert "config-docs" in done.stdout
+    assert "train " in done.stdout
+
+
+def test_config_docs_writes_and_checks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "maxent_grpo", "config-docs", "--output", str(tmp_path / "config.md")]
+    missing = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert missing.returncode == 1
+    assert missing.stderr == f"{tmp_path}/config.md is out of date: run python -m maxent_grpo config-docs\n"
+    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    subprocess.run([*command, "--check"], check=True, cwd=REPOSITORY)

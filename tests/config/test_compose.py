@@ -1,0 +1,188 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import maxent_grpo
+from maxent_grpo.config.compose import config_directory
+from maxent_grpo.config.declared import declared_paths, kind_at, nearest, options
+from maxent_grpo.config.load import load_config
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.store import OPTIONS
+from maxent_grpo.errors import ConfigError
+
+PRESETS = sorted((config_directory() / "experiment").glob("*.yaml"))
+
+
+@cache
+def loaded(*overrides: str) -> RootConfig:
+    return load_config(list(overrides))
+
+
+def in_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, name, _ in OPTIONS])
+def test_every_option_loads_as_its_dataclass(group: str, name: str) -> None:
+    is_default = type(getattr(loaded(), group)) is options(group)[name]
+    config = loaded() if is_default else loaded(f"{group}={name}")
+    assert type(getattr(config, group)) is options(group)[name]
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda file: file.stem)
+def test_every_preset_loads_and_states_its_command_and_claim(preset: Path) -> None:
+    config = loaded(f"experiment={preset.stem}")
+    lines = preset.read_text().splitlines()
+    assert type(config) is RootConfig
+    assert lines[0] == "# @package _global_"
+    assert lines[1] == f"# python train.py experiment={preset.stem}"
+    assert lines[2].startswith("# claim: ")
+
+
+def test_the_default_preset_is_the_default_run() -> None:
+    default, preset = loaded(), loaded("experiment=tiny_maxent")
+    assert replace(preset, run=default.run) == default
+
+
+def test_the_comparison_presets_have_the_same_budget() -> None:
+    names = ["tiny_maxent", "tiny_dr_grpo", "tiny_grpo", "tiny_maxent_listwise"]
+    configs = [loaded(f"experiment={name}") for name in names]
+    budgets = {
+        (
+            config.optimization.total_training_steps,
+            config.optimization.prompts_per_step,
+            config.generation.num_generations,
+        )
+        for config in configs
+    }
+    assert len(budgets) == 1
+
+
+def test_the_command_line_wins_over_a_preset() -> None:
+    config = load_config(["experiment=tiny_offpolicy", "scoring=grpo", "optimization.minibatches=4"])
+    assert (config.optimization.minibatches, config.optimization.num_iterations) == (4, 2)
+    assert type(config.scoring) is options("scoring")["grpo"]
+
+
+def test_no_yaml_file_shadows_a_stored_option() -> None:
+    stored = {f"{group}/{name}" for group, name, _ in OPTIONS}
+    files = {str(file.relative_to(config_directory()).with_suffix("")) for file in config_directory().rglob("*.yaml")}
+    assert files & stored == set()
+
+
+def write_preset(folder: Path, text: str) -> Path:
+    file = folder / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(text)
+    return file
+
+
+def test_a_preset_of_another_folder_is_found(tmp_path: Path) -> None:
+    write_preset(tmp_path, "# @package _global_\ndefaults:\n  - override /scoring: grpo\nseed: 11\n")
+    config = load_config(["experiment=mine"], config_dir=tmp_path)
+    assert (config.seed, type(config.scoring)) == (11, options("scoring")["grpo"])
+
+
+def test_every_mistake_in_a_preset_is_named_with_its_file(tmp_path: Path) -> None:
+    text = (
+        "# @package _global_\ndefaults:\n  - override /scoring: grp\n"
+        "sede: 3\nscoring:\n  clipping:\n    clip_rnge: 0.3\n  kl_beta: abc\n"
+    )
+    file = write_preset(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(["experiment=mine", "tau=1"], config_dir=tmp_path)
+    assert caught.value.problems == [
+        f"{file}: scoring=grp: no such option; scoring has {', '.join(options('scoring'))}; did you mean scoring=grpo?",
+        f"{file}: sede: no such setting; did you mean seed?",
+        f"{file}: scoring.clipping.clip_rnge: no such setting; did you mean scoring.clipping.clip_range?",
+        f"{file}: scoring.kl_beta=abc: must be a number",
+        "tau: no such setting; did you mean scoring.weighting.tau?",
+    ]
+
+
+def test_a_preset_must_say_that_it_is_global(tmp_path: Path) -> None:
+    file = write_preset(tmp_path, "seed: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(["experiment=mine"], config_dir=tmp_path)
+    assert caught.value.problems == [f"{file}: must begin with the line `# @package _global_`"]
+
+
+def test_a_preset_that_is_not_yaml_is_named(tmp_path: Path) -> None:
+    file = write_preset(tmp_path, "# @package _global_\nseed: [3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(["experiment=mine"], config_dir=tmp_path)
+    assert [problem.split(" (")[0] for problem in caught.value.problems] == [f"{file}: is not valid YAML"]
+
+
+def test_reward_terms_have_free_names() -> None:
+    config = load_config(["+reward.terms.format=0.1", "~reward.terms.task"])
+    assert config.reward.terms == {"format": 0.1}
+
+
+def test_declared_paths_reach_into_nested_settings() -> None:
+    paths = declared_paths()
+    assert {"scoring", "scoring.clipping.clip_range", "generation.penalty.gen_min_p", "seed"} <= set(paths)
+    assert len(paths) == len(set(paths))
+    assert kind_at("reward.terms.anything", {"reward": options("reward")["task"]}) is float
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("clip_range", "scoring.clipping.clip_range"),
+        ("scoring.tau", "scoring.weighting.tau"),
+        ("optimization.lerning_rate", "optimization.learning_rate"),
+        ("generation.clipping.clip_range", "scoring.clipping.clip_range"),
+        ("qqqqq", None),
+    ],
+)
+def test_the_nearest_declared_path_is_the_one_meant(written: str, meant: str | None) -> None:
+    assert nearest(written) == meant
+
+
+def test_importing_the_package_imports_neither_torch_nor_hydra() -> None:
+    found = in_new_process(
+        "import maxent_grpo, sys; print([name for name in ('torch', 'hydra') if name in sys.modules])"
+    )
+    assert found == "[]"
+
+
+def test_loading_a_configuration_does_not_import_torch() -> None:
+    code = "import maxent_grpo, sys; maxent_grpo.compose('scoring=grpo'); print('torch' in sys.modules)"
+    assert in_new_process(code) == "False"
+
+
+def test_a_wrong_configuration_ends_soon() -> None:
+    code = (
+        "import json, resource, sys\nimport maxent_grpo\n"
+        "try:\n    maxent_grpo.compose('+scoring.clipping.clip_rnge=0.3', 'sede=3')\n"
+        "except maxent_grpo.config.load.ConfigError as error:\n    count = len(error.problems)\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(json.dumps([count, used.ru_utime + used.ru_stime]))"
+    )
+    runs = [json.loads(in_new_process(code)) for _ in range(2)]
+    assert [count for count, _ in runs] == [2, 2]
+    assert min(seconds for _, seconds in runs) < 1.5
+
+
+def test_a_configuration_changed_in_python_is_checked_again() -> None:
+    config = maxent_grpo.compose("scoring=grpo")
+    config.scoring.clipping.clip_range = 7.0
+    with pytest.raises(ConfigError, match=r"scoring\.clipping\.clip_range=7\.0: must be above 0 and below 1"):
+        maxent_grpo.run(config)
+    config.scoring.clipping.clip_range = "wide"  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="'wide' of type 'str' could not be converted to Float"):
+        maxent_grpo.run(config)
+
+
+def test_run_refuses_wrong_overrides_and_a_bare_text() -> None:
+    with pytest.raises(ConfigError, match="sede: no such setting; did you mean seed"):
+        maxent_grpo.run(["+sede=3"])
+    with pytest.raises(TypeError, match=r"write run\(\['seed=3'\]\)"):
+        maxent_grpo.run("seed=3")

@@ -1,0 +1,57 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.report.read import read_identity
+from maxent_grpo.telemetry.run_dir import RunLog, prepare_run_dir, write_config
+
+
+def test_a_missing_or_empty_folder_is_accepted(tmp_path: Path) -> None:
+    run = prepare_run_dir(tmp_path / "a" / "b")
+    assert run.is_dir()
+    assert prepare_run_dir(str(run)) == run
+
+
+@pytest.mark.parametrize("mark", ["config.yaml", "metrics.jsonl", "completions.jsonl", "checkpoints"])
+def test_a_folder_with_a_run_is_refused_unless_it_is_the_one_resumed(tmp_path: Path, mark: str) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    (run / mark).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=rf"already holds a run \({mark}\): .* checkpoint\.resume_from="):
+        prepare_run_dir(run)
+    with pytest.raises(ConfigError, match=r"not the run of checkpoint\.resume_from"):
+        prepare_run_dir(run, resumed_from=other)
+    assert prepare_run_dir(run, resumed_from=tmp_path / "other" / ".." / "run") == run
+    assert prepare_run_dir(run, resumed_from=run / "checkpoints" / "step_4") == run
+
+
+def test_a_folder_that_cannot_be_made_is_a_configuration_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be created"):
+        prepare_run_dir(tmp_path / "file" / "run")
+
+
+def test_the_configuration_is_headed_by_its_options(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "seed: 4\n", {"model": "tiny", "scoring": "maxent"})
+    assert path.read_text() == "# options: model=tiny scoring=maxent\nseed: 4\n"
+    assert (read_identity(tmp_path).method, read_identity(tmp_path).seed) == ("maxent", 4)
+    assert write_config(tmp_path, "seed: 5\n").read_text() == "seed: 5\n"
+
+
+def test_the_log_takes_the_package_and_notes_until_it_closes(tmp_path: Path) -> None:
+    package = logging.getLogger("maxent_grpo")
+    level, handlers = package.level, list(package.handlers)
+    log = RunLog(tmp_path)
+    logging.getLogger("maxent_grpo.training.loop").info("rollout %d", 3)
+    logging.getLogger("elsewhere").warning("not ours")
+    log.write_note("resumed at step 4")
+    log.close()
+    log.close()
+    logging.getLogger("maxent_grpo.training.loop").error("after the end")
+    lines = (tmp_path / "run.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "INFO    maxent_grpo.training.loop: rollout 3",
+        "INFO    maxent_grpo: resumed at step 4",
+    ]
+    assert (package.level, package.handlers) == (level, handlers)
