@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import OmegaConf
 
-from maxent_grpo.config.compose import CONFIG_NAME, PRESETS, hydra_session, parse_override, search_path_override
+from maxent_grpo.config.compose import CONFIG_NAME, PRESETS, hydra_session, parse_override, with_search_path
 from maxent_grpo.config.load import compose_checked, load_config
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 
@@ -62,8 +62,9 @@ def run_sweep(overrides: list[str], job: TaskFunction, *, config_dir: str | None
     presets = [_text(each) for each in settings if each.key_or_group == PRESETS and not each.is_sweep_override()]
     compose_checked([*for_hydra, *presets], config_dir=config_dir)
     with hydra_session() as hydra:
-        of_all = [*search_path_override(config_dir), *for_hydra, f"hydra.mode={RunMode.MULTIRUN.name}"]
-        master = hydra.compose_config(CONFIG_NAME, [*of_all, *presets], RunMode.MULTIRUN, with_log_configuration=True)
+        of_all = [*for_hydra, f"hydra.mode={RunMode.MULTIRUN.name}", *presets]
+        of_all, _ = with_search_path(of_all, config_dir)
+        master = hydra.compose_config(CONFIG_NAME, of_all, RunMode.MULTIRUN, with_log_configuration=True)
         swept = [parse_override(f"{path}={values}") for path, values in (master.hydra.sweeper.params or {}).items()]
         jobs = [list(combination) for combination in itertools.product(*map(_values, [*swept, *settings]))]
         failures: list[SweepFailure] = []

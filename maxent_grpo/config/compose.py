@@ -39,6 +39,7 @@ from maxent_grpo.errors import ConfigError
 
 CONFIG_NAME = "config"
 PRESETS = "experiment"
+_SEARCH_PATH = "hydra.searchpath="
 
 
 @dataclass
@@ -71,12 +72,12 @@ def config_directory() -> Path:
 def compose_config(overrides: list[str], config_dir: str | Path | None = None) -> Composition:
     """Compose; ``config_dir`` is a further folder that is searched for presets, as with `--config-dir`."""
     register()
-    search = search_path_override(config_dir)
+    overrides, folders = with_search_path(overrides, config_dir)
     with hydra_session():
         try:
-            return Composition(compose(CONFIG_NAME, [*search, *overrides]))
+            return Composition(compose(CONFIG_NAME, overrides))
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            found = _diagnose(overrides, search, _preset_folders(config_dir))
+            found = _diagnose(overrides, [folder / PRESETS for folder in folders])
             found.problems = found.problems or [in_one_line(error)]
             return found
 
@@ -109,9 +110,27 @@ def parse_override(text: str) -> Override:
     return override
 
 
-def search_path_override(config_dir: str | Path | None) -> list[str]:
-    """The override that adds a folder to those searched for presets; none without a folder."""
-    return [] if config_dir is None else [f"hydra.searchpath=['file://{Path(config_dir).resolve()}']"]
+def with_search_path(overrides: list[str], config_dir: str | Path | None) -> tuple[list[str], list[Path]]:
+    """The overrides with ``config_dir`` on Hydra's search path, and the folders that are searched.
+
+    Hydra takes a single `hydra.searchpath`, so that one among the overrides is merged with the folder.
+
+    Raises:
+        ConfigError: the folder does not exist, or the override cannot be read.
+    """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: is not a folder")
+    entries = [] if config_dir is None else [f"file://{Path(config_dir).resolve()}"]
+    rest: list[str] = []
+    for text in overrides:
+        if text.startswith(_SEARCH_PATH):
+            value = parse_override(text).value()
+            entries += [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
+        else:
+            rest.append(text)
+    folders = [Path(entry.removeprefix("file://")) for entry in entries if not entry.startswith("pkg://")]
+    search = [f"{_SEARCH_PATH}{entries}"] if entries else []
+    return [*search, *rest], [config_directory(), *folders]
 
 
 def chosen_kinds(config: DictConfig) -> dict[str, type]:
@@ -133,12 +152,12 @@ def undeclared(path: str, chosen: dict[str, type]) -> str | None:
     return f"{path}: no such setting; did you mean {guess}?"
 
 
-def _diagnose(overrides: list[str], search: list[str], folders: list[Path]) -> Composition:
+def _diagnose(overrides: list[str], folders: list[Path]) -> Composition:
     found = Composition(OmegaConf.create())
     selected, values, presets = _sort(overrides, found, folders)
     selection = dict(choice.split("=", 1) for preset in presets for choice in preset.choices) | selected
     try:
-        found.config = compose(CONFIG_NAME, [*search, *(f"{group}={name}" for group, name in selection.items())])
+        found.config = compose(CONFIG_NAME, [f"{group}={name}" for group, name in selection.items()])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         found.problems.append(in_one_line(error))
         return found
@@ -205,11 +224,6 @@ def _no_such_option(group: str, name: str, known: list[str]) -> str:
     guess = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {group}={guess[0]}?" if guess else ""
     return f"{group}={name}: no such option; {group} has {', '.join(known) or 'none'}{hint}"
-
-
-def _preset_folders(config_dir: str | Path | None) -> list[Path]:
-    parents = [config_directory(), *([] if config_dir is None else [Path(config_dir)])]
-    return [parent / PRESETS for parent in parents]
 
 
 def _chosen_presets(override: Override, found: Composition, folders: list[Path]) -> Iterator[Preset]:

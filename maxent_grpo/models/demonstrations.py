@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,21 +39,28 @@ class WeightedAnswers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizedDemonstration:
+    """One demonstration as token ids; answers are closed by the end token."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+    weights: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class PackedDemonstration:
     """A packed row and where in it each answer token is predicted."""
 
-    token_ids: npt.NDArray[np.int64]
-    position_ids: npt.NDArray[np.int64]
-    segments: npt.NDArray[np.int64]
-    """0 for the prompt, j + 1 for answer j."""
-    source: npt.NDArray[np.int64]
+    token_ids: list[int]
+    position_ids: list[int]
+    segments: list[int]
+    """0 for the prompt, j + 1 for the j-th packed answer."""
+    source: list[int]
     """Column whose logits predict each target."""
-    targets: npt.NDArray[np.int64]
-    """Tokens of all answers in turn, each answer closed by the end token."""
-    weights: npt.NDArray[np.float64]
-    """Probability of the answer that each target belongs to."""
-    answer_index: npt.NDArray[np.int64]
-    """Answer that each target belongs to."""
+    targets: list[int]
+    """Tokens of all packed answers in turn."""
+    weights: list[float]
+    """Weight of the answer that each target belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,10 @@ class PackedBatch:
     weights: Tensor
 
 
-def pack_demonstration(demonstration: WeightedAnswers, tokenizer: PreTrainedTokenizerBase) -> PackedDemonstration:
-    """Tokenise one demonstration with the chat template and pack its answers behind one prompt.
+def tokenize_demonstration(
+    demonstration: WeightedAnswers, tokenizer: PreTrainedTokenizerBase
+) -> TokenizedDemonstration:
+    """Apply the chat template to the question and close each answer with the end token.
 
     Raises:
         DataError: there is no answer, an answer is empty, or the weights do not belong to the answers.
@@ -82,40 +91,54 @@ def pack_demonstration(demonstration: WeightedAnswers, tokenizer: PreTrainedToke
             f"a demonstration has answers {list(answers)} with weights {list(weights)}; it needs at least one answer, none "
             f"empty, and one weight for each. Correct the task's demonstrations."
         )
-    rendered = tokenizer.apply_chat_template(demonstration.messages, tokenize=False, add_generation_prompt=True)
-    prompt = tokenizer(str(rendered), add_special_tokens=False)["input_ids"]
+    text = tokenizer.apply_chat_template(demonstration.messages, tokenize=False, add_generation_prompt=True)
+    end = cast(int, tokenizer.eos_token_id)
+    return TokenizedDemonstration(
+        prompt=list(tokenizer(str(text), add_special_tokens=False)["input_ids"]),
+        answers=[[*tokenizer(answer, add_special_tokens=False)["input_ids"], end] for answer in answers],
+        weights=np.array(weights, dtype=np.float64),
+    )
+
+
+def draw_answers(
+    demonstration: TokenizedDemonstration, num: int, generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """The demonstrator's distribution as seen through ``num`` draws: the share of each answer. 0 draws give it exactly."""
+    if num == 0:
+        return demonstration.weights
+    total = demonstration.weights.cumsum()
+    drawn = np.searchsorted(total, generator.random(num) * total[-1], side="right")
+    return np.bincount(np.minimum(drawn, len(total) - 1), minlength=len(total)) / num
+
+
+def pack(demonstration: TokenizedDemonstration, weights: npt.NDArray[np.float64]) -> PackedDemonstration:
+    """Pack the answers whose entry in ``weights`` is not 0 behind the prompt. End tokens are targets, never inputs."""
+    prompt = demonstration.prompt
     tokens, positions, segments = list(prompt), list(range(len(prompt))), [0] * len(prompt)
     source: list[int] = []
     targets: list[int] = []
-    answer_index: list[int] = []
-    for index, answer in enumerate(answers):
-        ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-        source += [len(prompt) - 1, *range(len(tokens), len(tokens) + len(ids))]
-        targets += [*ids, tokenizer.eos_token_id]
-        answer_index += [index] * (len(ids) + 1)
-        tokens += ids
-        positions += range(len(prompt), len(prompt) + len(ids))
-        segments += [index + 1] * len(ids)
-    return PackedDemonstration(
-        token_ids=np.array(tokens),
-        position_ids=np.array(positions),
-        segments=np.array(segments),
-        source=np.array(source),
-        targets=np.array(targets),
-        weights=np.array(weights)[answer_index],
-        answer_index=np.array(answer_index),
-    )
+    target_weights: list[float] = []
+    segment = 0
+    for answer, weight in zip(demonstration.answers, weights.tolist(), strict=True):
+        if not weight:
+            continue
+        segment += 1
+        num_inputs = len(answer) - 1
+        source += [len(prompt) - 1, *range(len(tokens), len(tokens) + num_inputs)]
+        targets += answer
+        target_weights += [weight] * len(answer)
+        tokens += answer[:-1]
+        positions += range(len(prompt), len(prompt) + num_inputs)
+        segments += [segment] * num_inputs
+    return PackedDemonstration(tokens, positions, segments, source, targets, target_weights)
 
 
 def collate(packed: Sequence[PackedDemonstration], device: torch.device | str = "cpu") -> PackedBatch:
     """Pad packed rows to the longest one. Padding is seen by no token of a row and sees only itself, so attention stays finite."""
     num_columns = max(len(row.token_ids) for row in packed)
 
-    def padded(arrays: list[npt.NDArray[np.int64]], fill: int) -> Tensor:
-        table = np.full((len(arrays), num_columns), fill, dtype=np.int64)
-        for index, array in enumerate(arrays):
-            table[index, : len(array)] = array
-        return torch.from_numpy(table)
+    def padded(lists: list[list[int]], fill: int) -> Tensor:
+        return torch.tensor([row + [fill] * (num_columns - len(row)) for row in lists])
 
     segments = padded([row.segments for row in packed], -1)
     query, key = segments[:, :, None], segments[:, None, :]
@@ -125,17 +148,17 @@ def collate(packed: Sequence[PackedDemonstration], device: torch.device | str = 
         token_ids=padded([row.token_ids for row in packed], 0).to(device),
         position_ids=padded([row.position_ids for row in packed], 0).to(device),
         mask=(visible & causal)[:, None].to(device),
-        source=torch.from_numpy(
-            np.concatenate([index * num_columns + row.source for index, row in enumerate(packed)])
-        ).to(device),
-        targets=torch.from_numpy(np.concatenate([row.targets for row in packed])).to(device),
-        weights=torch.from_numpy(np.concatenate([row.weights for row in packed])).float().to(device),
+        source=torch.tensor(
+            [index * num_columns + column for index, row in enumerate(packed) for column in row.source], device=device
+        ),
+        targets=torch.tensor([target for row in packed for target in row.targets], device=device),
+        weights=torch.tensor([weight for row in packed for weight in row.weights], device=device),
     )
 
 
 def target_logits(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Logits from which each target of the batch is predicted ``[targets, vocabulary]``, with gradient."""
-    dtype = model.get_input_embeddings().weight.dtype
+    dtype = next(model.parameters()).dtype
     additive = torch.zeros(batch.mask.shape, dtype=dtype, device=batch.mask.device)
     additive.masked_fill_(~batch.mask, torch.finfo(dtype).min)
     output = model(input_ids=batch.token_ids, attention_mask=additive, position_ids=batch.position_ids, use_cache=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import OmegaConf
+from torch import nn
 
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
@@ -32,6 +33,21 @@ class Resume:
     folder: Path
     run_dir: Path
     step: int
+
+
+class WeightsState:
+    """Registers a model's weights as plain state, for a reference that moves."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every parameter and saved buffer by name."""
+        return dict(self.model.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy the saved weights into the model."""
+        self.model.load_state_dict(state)
 
 
 def config_tree(config: RootConfig) -> dict[str, Any]:
@@ -67,7 +83,7 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
         "rng": RngState(),
     }
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
-        registry["reference"] = ctx.runtime.reference_model
+        registry["reference"] = WeightsState(ctx.runtime.reference_model)
     ctx.checkpoint_state_ref = registry
 
 

@@ -13,8 +13,9 @@ import torch
 from accelerate import Accelerator
 from omegaconf import OmegaConf
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import chosen_options
@@ -119,6 +120,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> 
 
 
 def _accelerator(config: RootConfig) -> Accelerator:
+    disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     torch.manual_seed(config.seed)
@@ -175,7 +177,7 @@ def _assemble(
         model=model,
         tokenizer=loaded.tokenizer,
         train_loader=DataLoader(
-            train.rows,
+            cast(Dataset[dict[str, Any]], train.rows),
             batch_size=schedule.prompts_per_step * schedule.minibatches,
             sampler=sampler,
             collate_fn=list,

@@ -85,8 +85,15 @@ def write_preset(folder: Path, text: str) -> Path:
 
 def test_a_preset_of_another_folder_is_found(tmp_path: Path) -> None:
     write_preset(tmp_path, "# @package _global_\ndefaults:\n  - override /scoring: grpo\nseed: 11\n")
-    config = load_config(["experiment=mine"], config_dir=tmp_path)
+    config = load_config(["experiment=mine", f"hydra.searchpath=[file://{tmp_path}]"])
+    assert config.seed == 11
+    config = load_config(["experiment=mine", "hydra.searchpath=[pkg://maxent_grpo]"], config_dir=tmp_path)
     assert (config.seed, type(config.scoring)) == (11, options("scoring")["grpo"])
+
+
+def test_a_missing_folder_of_presets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--config-dir {tmp_path}/none: is not a folder"):
+        load_config([], config_dir=tmp_path / "none")
 
 
 def test_every_mistake_in_a_preset_is_named_with_its_file(tmp_path: Path) -> None:

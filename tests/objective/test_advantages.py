@@ -1,5 +1,7 @@
 """Credit: golden numbers, exact zeros, invalid completions."""
 
+from random import Random
+
 import pytest
 import torch
 from hypothesis import given
@@ -91,10 +93,10 @@ def test_the_spread_is_over_valid_completions() -> None:
 
 @quick
 @given(group=groups(), order=st.randoms(use_true_random=False), shift=st.floats(-3, 3))
-def test_advantages_follow_a_permutation_and_ignore_a_shift(group: Group, order: object, shift: float) -> None:
+def test_advantages_follow_a_permutation_and_ignore_a_shift(group: Group, order: Random, shift: float) -> None:
     size = group.utilities.shape[1]
     permutation = list(range(size))
-    order.shuffle(permutation)  # type: ignore[attr-defined]
+    order.shuffle(permutation)
     valid = everything_valid(group.utilities)
     for rule in RULES.values():
         plain = rule(group.utilities, valid)

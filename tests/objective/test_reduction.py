@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_an_empty_completion_counts_as_a_sequence(dtype: torch.dtype) -> None:
 def test_slices_add_up_to_the_whole_step(rule: str, cuts: tuple[int, ...], dtype: torch.dtype) -> None:
     values = token_losses(dtype)
     edges = [0, *cuts, 4]
-    parts = [reduced(values, slice(a, b), COUNTS, rule) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [reduced(values, slice(a, b), COUNTS, rule) for a, b in pairwise(edges)]
     assert_equals(torch.stack(parts).sum(), golden(f"agg.{rule}"))
 
 

@@ -1,6 +1,7 @@
 """The maximum-entropy target: golden numbers, its variational problem, limits, invalid completions, neutral groups."""
 
 import math
+from random import Random
 
 import pytest
 import torch
@@ -193,9 +194,9 @@ def test_a_constant_added_to_utilities_or_reference_changes_no_weight(
 
 @quick
 @given(group=groups(), tau=temperatures, beta=st.floats(0, 2), order=st.randoms(use_true_random=False))
-def test_weights_follow_a_permutation_of_the_group(group: Group, tau: float, beta: float, order: object) -> None:
+def test_weights_follow_a_permutation_of_the_group(group: Group, tau: float, beta: float, order: Random) -> None:
     permutation = list(range(group.utilities.shape[1]))
-    order.shuffle(permutation)  # type: ignore[attr-defined]
+    order.shuffle(permutation)
     plain = weights_of(log_q_of(group.utilities), group.reference, tau, beta)
     moved = weights_of(log_q_of(group.utilities[:, permutation]), group.reference[:, permutation], tau, beta)
     assert_equals(moved, plain[:, permutation])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -226,7 +227,7 @@ def run_step(
     logp = step.logp.clone().requires_grad_()
     total, parts = torch.zeros((), dtype=step.logp.dtype), []
     edges = [0, *cuts, len(step.logp)]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         rows = slice(first, last)
         output = compute_loss(
             scores_of(step, logp, rows),

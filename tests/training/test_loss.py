@@ -103,7 +103,7 @@ def test_a_mean_of_each_slices_own_token_means_would_be_another_number() -> None
     assert_equals(objective_value(step, ADVANTAGES, Reduction.token, cuts=(2,)).loss, -2 / 3)
 
 
-@pytest.mark.parametrize("window", [28, 4, 16, 16])
+@pytest.mark.parametrize("window", [28, 4, 16])
 def test_a_window_of_any_number_of_tokens_has_scale_one(window: int) -> None:
     result = objective_value(constant_step([window // 4] * 4), [-1.0] * 4, Reduction.token, cuts=(1, 2, 3))
     assert_equals(result.loss, 1.0)

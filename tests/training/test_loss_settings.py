@@ -1,6 +1,7 @@
 """Every field of the clip and of the weighting changes the loss or its gradient, where it is said to act."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
@@ -13,10 +14,10 @@ from maxent_grpo.training.types.choices import NeutralGroups, ScoreMode
 from maxent_grpo.training.types.runtime import ClipSettings, ScoringSettings
 from maxent_grpo.training.types.weighting import WeightingSettings
 
-ADVANTAGE = {"method": DrGrpoScoringConfig}
-AUXILIARY = {"method": MaxEntListwiseScoringConfig, "use_clip_objective": True}
-LISTWISE = {"method": MaxEntListwiseScoringConfig}
-HYBRID = {"method": MaxEntScoringConfig}
+ADVANTAGE: dict[str, object] = {"method": DrGrpoScoringConfig}
+AUXILIARY: dict[str, object] = {"method": MaxEntListwiseScoringConfig, "use_clip_objective": True}
+LISTWISE: dict[str, object] = {"method": MaxEntListwiseScoringConfig}
+HYBRID: dict[str, object] = {"method": MaxEntScoringConfig}
 
 
 class Change(NamedTuple):
@@ -24,7 +25,7 @@ class Change(NamedTuple):
 
     field: str
     values: tuple[object, object]
-    beside: dict[str, object]
+    beside: Mapping[str, object]
     acts: bool = True
     score_mode: ScoreMode = ScoreMode.sum
 
@@ -101,7 +102,7 @@ def test_every_field_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("method", [LISTWISE, HYBRID])
-def test_each_score_mode_is_another_loss(method: dict[str, object]) -> None:
+def test_each_score_mode_is_another_loss(method: Mapping[str, object]) -> None:
     change = Change("score_length", (16, 16), method)
     step, settings = random_step(seed=21), settings_with(change, 16)
     gradients = [
