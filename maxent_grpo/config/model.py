@@ -29,6 +29,8 @@ class WarmStartConfig:
     """Supervised optimiser steps [steps]."""
     batch_size: int = 96
     """Problems in one supervised step [prompts]."""
+    answers_per_problem: int = 2
+    """Answers drawn from the demonstrator for each problem of a step; 0 takes all right answers, weighted exactly [answers]."""
     learning_rate: float = 2e-3
     """Peak learning rate of the supervised stage."""
     num_problems: int = 4096

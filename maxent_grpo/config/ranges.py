@@ -56,6 +56,7 @@ RANGES: dict[str, Interval] = {
     "model.init_seed": SEED,
     "model.warm_start.steps": COUNT,
     "model.warm_start.batch_size": COUNT,
+    "model.warm_start.answers_per_problem": COUNT_OR_ZERO,
     "model.warm_start.learning_rate": POSITIVE,
     "model.warm_start.num_problems": COUNT,
     "model.warm_start.mode_skew": NOT_NEGATIVE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -28,6 +30,7 @@ def tiny_llama_config(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBas
             f"{config.hidden_size / config.num_heads:g}; attention kernels take 32 or 64. "
             f"Set model.num_heads={max(1, config.hidden_size // 32)} or another width."
         )
+    ids = special_ids(tokenizer)
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -39,10 +42,14 @@ def tiny_llama_config(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBas
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         initializer_range=INITIALIZER_RANGE,
         tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        **ids,
     )
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Padding, start and end ids under the names that transformers' configurations use."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    return {name: cast(int, getattr(tokenizer, name)) for name in names}
 
 
 def build_tiny_llama(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
@@ -53,7 +60,5 @@ def build_tiny_llama(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase
         # the CPU generator only: torch.manual_seed would reseed every GPU as well
         torch.default_generator.manual_seed(config.init_seed)
         model = LlamaForCausalLM(llama_config)
-    model.generation_config = GenerationConfig(
-        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
-    )
+    model.generation_config = GenerationConfig(**special_ids(tokenizer))
     return model

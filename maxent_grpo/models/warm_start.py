@@ -1,8 +1,8 @@
 """The supervised stage before reinforcement learning: a small model learns to answer, imperfectly and with a preference.
 
 Minimises, over problems x with right answers y and demonstrator probabilities w, the expected negative log-likelihood
-``sum_y w(y | x) * -log pi(y, end | x)``. The whole demonstrator distribution enters each step, so there is no sampling noise,
-and the order of problems is the only random choice. Results are cached by content.
+``sum_y w(y | x) * -log pi(y, end | x)``. Each step estimates the inner sum from a few drawn answers, which stand behind one copy
+of their problem, or takes it exactly. Results are cached by content.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from maxent_grpo.errors import ConfigError, DataError, NonFiniteError
 from maxent_grpo.models.build import LoadedModel
 from maxent_grpo.models.demonstrations import (
     PackedDemonstration,
+    TokenizedDemonstration,
     WeightedAnswers,
     collate,
-    pack_demonstration,
+    draw_answers,
+    pack,
     target_logits,
+    tokenize_demonstration,
 )
 from maxent_grpo.models.weight_cache import read_weights, state_digest, write_weights
 
@@ -40,7 +43,7 @@ WARMUP_FRACTION = 0.1
 BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.01
 MAX_GRAD_NORM = 1.0
-SLICE_ROWS = 16
+SLICE_ROWS = 32
 """Rows of one forward pass. A step's rows are sorted by length first, so that short ones are not padded to the longest."""
 
 
@@ -89,8 +92,8 @@ def warm_start(
     if stored.final_loss is not None:
         seconds = time.perf_counter() - started
         return WarmStartReport(True, seconds, stored.final_loss, settings.steps, 0, path)
-    packed = [pack_demonstration(demonstration, loaded.tokenizer) for demonstration in demonstrations]
-    final_loss = _train(loaded.model, packed, settings)
+    tokenized = [tokenize_demonstration(demonstration, loaded.tokenizer) for demonstration in demonstrations]
+    final_loss = _train(loaded.model, tokenized, settings)
     write_weights(path, loaded.model, final_loss)
     return WarmStartReport(
         False, time.perf_counter() - started, final_loss, settings.steps, int(stored.corrupted), path
@@ -125,7 +128,7 @@ def cache_key(
 
 
 def demonstration_loss(model: PreTrainedModel, packed: Sequence[PackedDemonstration]) -> torch.Tensor:
-    """Sum over problems of the demonstrator's expected negative log-likelihood [nats], with gradient."""
+    """Sum over rows of the weighted negative log-likelihood of their answers [nats], with gradient."""
     batch = collate(packed, next(model.parameters()).device)
     nll = functional.cross_entropy(target_logits(model, batch), batch.targets, reduction="none")
     return (nll * batch.weights).sum()
@@ -139,18 +142,24 @@ def learning_rate_factor(step: int, num_steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(1.0, num_steps - warmup)))
 
 
-def batch_order(num_problems: int, batch_size: int, num_steps: int, seed: int) -> Iterator[list[int]]:
-    """Indices of each step's problems: reshuffled passes over all problems, cut into batches without regard to their ends."""
-    generator = np.random.Generator(np.random.Philox(seed))
+def step_rows(
+    tokenized: Sequence[TokenizedDemonstration], settings: WarmStartConfig
+) -> Iterator[list[PackedDemonstration]]:
+    """Each step's packed rows: reshuffled passes over all problems, cut into batches, with freshly drawn answers.
+
+    The order of problems and the draws come from two streams of ``settings.seed``.
+    """
+    order, draws = (np.random.Generator(np.random.Philox(key=[settings.seed, stream])) for stream in (0, 1))
     waiting: list[int] = []
-    for _ in range(num_steps):
-        while len(waiting) < batch_size:
-            waiting += generator.permutation(num_problems).tolist()
-        yield waiting[:batch_size]
-        del waiting[:batch_size]
+    for _ in range(settings.steps):
+        while len(waiting) < settings.batch_size:
+            waiting += order.permutation(len(tokenized)).tolist()
+        chosen = [tokenized[index] for index in waiting[: settings.batch_size]]
+        del waiting[: settings.batch_size]
+        yield [pack(item, draw_answers(item, settings.answers_per_problem, draws)) for item in chosen]
 
 
-def _train(model: PreTrainedModel, packed: list[PackedDemonstration], settings: WarmStartConfig) -> float:
+def _train(model: PreTrainedModel, tokenized: list[TokenizedDemonstration], settings: WarmStartConfig) -> float:
     """Run the supervised steps in place; the mean loss of the last tenth of them."""
     dtype, was_training = next(model.parameters()).dtype, model.training
     if dtype.itemsize < torch.float32.itemsize:
@@ -161,10 +170,10 @@ def _train(model: PreTrainedModel, packed: list[PackedDemonstration], settings: 
     )
     losses: list[float] = []
     with _Display(settings.steps) as display:
-        for step, indices in enumerate(batch_order(len(packed), settings.batch_size, settings.steps, settings.seed)):
+        for step, rows in enumerate(step_rows(tokenized, settings)):
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * learning_rate_factor(step, settings.steps)
-            losses.append(_train_step(model, optimizer, [packed[index] for index in indices], step))
+            losses.append(_train_step(model, optimizer, rows, step))
             display.advance(losses[-1])
     model.to(dtype)  # pyright: ignore[reportArgumentType] - the wrapped signature loses dtype
     model.train(was_training)
@@ -203,8 +212,11 @@ def _check(settings: WarmStartConfig, demonstrations: Sequence[WeightedAnswers])
         )
         if not value > 0
     ]
-    if settings.seed < 0:
-        problems.append(f"model.warm_start.seed={settings.seed} must not be negative")
+    problems += [
+        f"model.warm_start.{name}={value} must not be negative"
+        for name, value in (("seed", settings.seed), ("answers_per_problem", settings.answers_per_problem))
+        if value < 0
+    ]
     if problems:
         raise ConfigError(problems)
     if not demonstrations:

@@ -16,7 +16,6 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.errors import DataError
@@ -43,25 +42,15 @@ class ColoringProblem:
         return "coloring-" + hashlib.sha256(self.spec.to_json().encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ColoringTask:
     """Graph-colouring completion, built by ``build_coloring``."""
 
     config: ColoringDataConfig
-    train_problems: list[ColoringProblem]
-    eval_problems: list[ColoringProblem]
+    train_rows: list[TaskRow]
+    eval_rows: list[TaskRow]
     name: str = "coloring"
-    answer_alphabet: str = LETTERS
-
-    @cached_property
-    def train_rows(self) -> list[TaskRow]:
-        """Problems to train on."""
-        return [_row(problem) for problem in self.train_problems]
-
-    @cached_property
-    def eval_rows(self) -> list[TaskRow]:
-        """Held-out problems."""
-        return [_row(problem) for problem in self.eval_problems]
+    answer_alphabet: str | None = LETTERS
 
     def grade(self, completion: str, answer: str) -> Grade:
         """See ``grade_coloring``."""
@@ -73,7 +62,7 @@ class ColoringTask:
         Raises:
             DataError: the space holds fewer than ``num``.
         """
-        held_out = {problem.row_id for problem in self.eval_problems}
+        held_out = {row.row_id for row in self.eval_rows}
         problems = _draw_problems(self.config, num, stream=f"demonstrations/{seed}", exclude=held_out)
         return [
             Demonstration(
@@ -95,7 +84,7 @@ def build_coloring(config: ColoringDataConfig) -> ColoringTask:
     held_out = _draw_problems(config, config.num_eval, stream="eval", exclude=set())
     excluded = {problem.row_id for problem in held_out}
     train = _draw_problems(config, config.num_train, stream="train", exclude=excluded)
-    return ColoringTask(config=config, train_problems=train, eval_problems=held_out)
+    return ColoringTask(config, [_row(problem) for problem in train], [_row(problem) for problem in held_out])
 
 
 def prompt_text(spec: ColoringSpec) -> str:

@@ -13,6 +13,7 @@ class RowPrompt(str):
     row_id: str
 
     def __new__(cls, text: str, row_id: str) -> RowPrompt:
+        """``text`` as a string that carries ``row_id``."""
         prompt = super().__new__(cls, text)
         prompt.row_id = row_id
         return prompt

@@ -66,7 +66,7 @@ class StepSums:
         """Ratios and clip fractions of a slice; all arguments detached."""
         ratio = log_ratio(logp, old_logp, mask).exp()
         low, high = clipped_tokens(
-            ratio, advantages.unsqueeze(-1).to(ratio.dtype), mask, low=clip.clip_range, high=upper_clip(clip)
+            ratio, advantages.unsqueeze(-1).to(ratio).expand_as(ratio), mask, low=clip.clip_range, high=upper_clip(clip)
         )
         length = mask.sum(dim=-1).clamp(min=1)
         trained = mask.any(dim=-1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from maxent_grpo.distributed import gather_all
 from maxent_grpo.stats.passk import coverage_at_k, distinct_at_k, mean_at_k, pass_at_k
 from maxent_grpo.training.credit import GradedRollout, grade_rollout
 from maxent_grpo.training.diagnostics import length_stats
@@ -14,9 +15,6 @@ from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import ValidationContext
 from maxent_grpo.training.types.runtime import VersionedSampler
-
-RIGHT = 0.999
-"""A completion whose utility is at least this counts as right."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +28,23 @@ class EvaluatedRow:
     truncated: list[bool]
     num_modes: int | None
     """Right answers that the row is known to have."""
+    right_threshold: float
+    """A sample is right when its utility is at least this."""
+
+    @property
+    def right(self) -> list[bool]:
+        """Which samples are right."""
+        return [utility >= self.right_threshold for utility in self.utilities]
 
     @property
     def num_right(self) -> int:
         """Samples that are right."""
-        return sum(utility >= RIGHT for utility in self.utilities)
+        return sum(self.right)
 
     @property
     def mode_counts(self) -> list[int]:
         """How often each right answer was found."""
-        found = [mode for mode, u in zip(self.modes, self.utilities, strict=True) if mode is not None and u >= RIGHT]
+        found = [mode for mode, right in zip(self.modes, self.right, strict=True) if right and mode is not None]
         return list(Counter(found).values())
 
 
@@ -55,8 +60,9 @@ def evaluate(ctx: ValidationContext) -> dict[str, float]:
 
 def evaluate_rows(ctx: ValidationContext) -> list[EvaluatedRow]:
     """The samples of every held-out row, in order, graded by the evaluation's rewards."""
-    settings, generation = ctx.evaluation, ctx.generation
+    settings, generation, scoring = ctx.evaluation, ctx.generation, ctx.scoring
     assert generation is not None
+    assert scoring is not None
     sampling = replace(
         generation,
         num_generations=settings.num_samples,
@@ -64,13 +70,17 @@ def evaluate_rows(ctx: ValidationContext) -> list[EvaluatedRow]:
     )
     if isinstance(ctx.generator, VersionedSampler):
         ctx.generator.begin_rollout(0)
+    shard = settings.rows[ctx.accelerator.process_index :: ctx.accelerator.num_processes]
     rows: list[EvaluatedRow] = []
-    for at in range(0, len(settings.rows), settings.batch_size):
-        part = settings.rows[at : at + settings.batch_size]
+    for at in range(0, len(shard), settings.batch_size):
+        part = shard[at : at + settings.batch_size]
         by_id = {row["row_id"]: row for row in part}
         batch = collect_rollout(part, ctx.generator, sampling)
-        rows.extend(_evaluated(grade_rollout(batch, by_id, ctx.eval_reward or ctx.reward), by_id))
-    return rows
+        graded = grade_rollout(batch, by_id, ctx.eval_reward or ctx.reward)
+        rows.extend(_evaluated(graded, by_id, scoring.weighting.right_threshold))
+    order = {row["row_id"]: place for place, row in enumerate(settings.rows)}
+    everywhere = [row for part in gather_all(ctx.accelerator, rows) for row in part]
+    return sorted(everywhere, key=lambda row: order[row.row_id])
 
 
 def summarise(rows: Sequence[EvaluatedRow], ks: Sequence[int]) -> dict[str, float]:
@@ -91,7 +101,7 @@ def summarise(rows: Sequence[EvaluatedRow], ks: Sequence[int]) -> dict[str, floa
     return figures
 
 
-def _evaluated(graded: GradedRollout, by_id: dict[str, dict[str, Any]]) -> list[EvaluatedRow]:
+def _evaluated(graded: GradedRollout, by_id: dict[str, dict[str, Any]], right_threshold: float) -> list[EvaluatedRow]:
     size = graded.group_size
     rows = []
     for at in range(0, len(graded.records), size):
@@ -105,6 +115,7 @@ def _evaluated(graded: GradedRollout, by_id: dict[str, dict[str, Any]]) -> list[
                 lengths=[len(record.token_ids) for record in records],
                 truncated=[record.finish_reason is FinishReason.length for record in records],
                 num_modes=row.get("num_modes"),
+                right_threshold=right_threshold,
             )
         )
     return rows

@@ -52,13 +52,14 @@ def test_at_ratio_one_every_variant_has_bitwise_the_plain_gradient() -> None:
     advantage = torch.randn(64, generator=generator)
     behaviour = -torch.rand(64, generator=generator)
     slopes = []
-    for options in (None, {"delta": None}, {"delta": 4.0}, {"low": 0.0, "high": 0.0}, {"low": 3e-4, "high": 4e-4}):
+    for clip in (None, (0.2, 0.28, None), (0.2, 0.28, 4.0), (0.0, 0.0, None), (3e-4, 4e-4, None)):
         logp = behaviour.clone().requires_grad_()
         ratio = (logp - behaviour).exp()
-        if options is None:
+        if clip is None:
             objective = plain_objective(ratio, advantage)
         else:
-            objective = clipped_objective(ratio, advantage, **({"low": 0.2, "high": 0.28} | options))
+            low, high, delta = clip
+            objective = clipped_objective(ratio, advantage, low=low, high=high, delta=delta)
         slopes.append(torch.autograd.grad(objective.sum(), logp)[0])
     for slope in slopes:
         assert torch.equal(slope, advantage)

@@ -9,11 +9,18 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.config.scoring import (
+    DrGrpoScoringConfig,
+    GrpoScoringConfig,
+    MaxEntListwiseScoringConfig,
+    MaxEntScoringConfig,
+    ScoringConfig,
+)
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.objective.weights import utility_log_q
@@ -34,12 +41,24 @@ from maxent_grpo.training.types.rewards import (
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 from maxent_grpo.training.types.weighting import ControllerValues, WeightingSettings
 
+OPTIONS: dict[str, type[ScoringConfig]] = {
+    "grpo": GrpoScoringConfig,
+    "dr_grpo": DrGrpoScoringConfig,
+    "maxent": MaxEntScoringConfig,
+    "maxent_listwise": MaxEntListwiseScoringConfig,
+}
+
 
 def scoring_settings(config: ScoringConfig) -> ScoringSettings:
     """The settings that a scoring option of the configuration makes."""
     names = {field.name for field in dataclasses.fields(ScoringSettings)} - {"batching"}
     shared = {name: getattr(config, name) for name in names}
     return ScoringSettings(batching=BatchingSettings(logprob_chunk_size=0, score_slice=0), **shared)
+
+
+def settings_for(name: str, **changes: Any) -> ScoringSettings:
+    """The settings of a method by its name, with some fields changed."""
+    return dataclasses.replace(scoring_settings(OPTIONS[name]()), **changes)
 
 
 @dataclass(frozen=True)
@@ -176,8 +195,8 @@ def slice_targets(
 
 def rows_of(targets: SliceTargets, rows: slice) -> SliceTargets:
     """The targets of some rows."""
-    fields = {field.name: getattr(targets, field.name) for field in dataclasses.fields(targets)}
-    return SliceTargets(**{name: None if value is None else value[rows] for name, value in fields.items()})
+    given = {field.name: getattr(targets, field.name) for field in dataclasses.fields(targets)}
+    return dataclasses.replace(targets, **{name: value[rows] for name, value in given.items() if value is not None})
 
 
 def scores_of(step: Step, logp: Tensor, rows: slice) -> SequenceScores:

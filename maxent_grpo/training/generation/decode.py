@@ -168,7 +168,7 @@ def decode(
         stopped = torch.zeros_like(ended)
         if holds_stop is not None:
             so_far = result.token_ids[running.index, : step + 1].tolist()
-            stopped = torch.tensor(holds_stop(so_far), device=ended.device) & ~ended
+            stopped = torch.tensor(holds_stop(so_far), device=ended.device)
         result.finish(step, running.index, ended, stopped)
         finished = ended | stopped
         num_finished = int(finished.sum())

@@ -1,7 +1,7 @@
 import logging
 
 import pytest
-from identical import assert_identical
+from support.identical import assert_identical
 
 from maxent_grpo.config.checkpoint import MetricGoal
 from maxent_grpo.errors import ConfigError

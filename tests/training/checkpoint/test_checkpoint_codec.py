@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from identical import assert_identical
+from support.identical import assert_identical
 from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from identical import assert_identical
+from support.identical import assert_identical
 from torch.optim.lr_scheduler import LambdaLR
 
 from maxent_grpo.errors import CheckpointError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from identical import assert_identical
+from support.identical import assert_identical
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn

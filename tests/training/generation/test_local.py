@@ -223,9 +223,11 @@ def test_a_retry_draws_the_next_samples_and_never_the_same_again() -> None:
     _, at_once = generator(prompts, 6)
     generator.begin_rollout(0)
     _, first = generator(prompts, 4)
-    _, retry = generator(prompts[1:3], 99, [2, 1])
+    _, retry = generator(prompts[1:3], 99, [1, 1])
+    _, again = generator(prompts[1:2], 1)
     assert [a[:4] for a in tokens(at_once)] == tokens(first)
-    assert tokens(retry) == [tokens(at_once)[1][4:6], tokens(at_once)[2][4:5]]
+    assert tokens(retry) == [tokens(at_once)[1][4:5], tokens(at_once)[2][4:5]]
+    assert tokens(again) == [tokens(at_once)[1][5:6]]
 
 
 def test_seed_stream_and_rollout_name_the_samples() -> None:

@@ -1,0 +1,39 @@
+"""Reward functions for tests, named in `reward.functions` as support.graders:<name>. All but the broken ones grade any text."""
+
+import math
+from collections.abc import Sequence
+
+
+def spread(completions: Sequence[str]) -> list[float]:
+    """Share of four characters that differ from one another."""
+    return [len(set(text)) / 4 for text in completions]
+
+
+def half(completions: Sequence[str]) -> list[float]:
+    """The same for every completion, and not right."""
+    return [0.5 for _ in completions]
+
+
+def starts_with_red(completions: Sequence[str]) -> list[float]:
+    return [float(text.startswith("R")) for text in completions]
+
+
+def refuses_green(completions: Sequence[str]) -> list[float]:
+    """Raises as soon as a completion holds a G."""
+    for text in completions:
+        if "G" in text:
+            raise LookupError(f"no price for {text}")
+    return spread(completions)
+
+
+def silent_on_green(completions: Sequence[str]) -> list[float | None]:
+    """Abstains from completions with a G."""
+    return [None if "G" in text else len(set(text)) / 4 for text in completions]
+
+
+def silent(completions: Sequence[str]) -> list[None]:
+    return [None for _ in completions]
+
+
+def not_a_number_on_green(completions: Sequence[str]) -> list[float]:
+    return [math.nan if "G" in text else 1.0 for text in completions]

@@ -1,0 +1,113 @@
+"""Whole runs on a model of a few thousand parameters, and what they leave behind as values that can be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import safetensors.torch
+from torch import Tensor
+
+from maxent_grpo.config.load import load_config
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.training import setup
+from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
+from maxent_grpo.training.checkpoint.store import find_checkpoint
+from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
+from maxent_grpo.training.loop import LoopParts, RunResult
+from maxent_grpo.training.metric_table import UNREPRODUCED
+from maxent_grpo.training.setup import run_from_config
+from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
+
+T = TypeVar("T")
+
+SMALL = (
+    "model.hidden_size=32",
+    "model.num_heads=1",
+    "model.num_layers=1",
+    "model.intermediate_size=32",
+    "model.warm_start.enabled=false",
+    "data.num_vertices=3",
+    "data.num_hidden=2",
+    "data.min_modes=1",
+    "data.max_modes=9",
+    "data.num_train=12",
+    "data.num_eval=4",
+    "generation.num_generations=4",
+    "generation.max_completion_len=4",
+    "optimization.prompts_per_step=4",
+    "optimization.total_training_steps=2",
+    "optimization.warmup_steps=0",
+    "optimization.learning_rate=0.01",
+    "evaluation.num_samples=8",
+    "logging.curves=false",
+    "logging.console=silent",
+    "logging.completions_every=1",
+    "run.device=cpu",
+    "+reward.terms.spread=0.25",
+    "+reward.functions.spread=support.graders:spread",
+)
+"""A run of well under a second in which untrained completions differ in reward and some are cut by the length limit."""
+
+
+def overrides(run_dir: Path, *extra: str) -> list[str]:
+    """The overrides of a small run into ``run_dir``; ``extra`` comes last and wins."""
+    return [*SMALL, f"run.dir={run_dir}", *extra]
+
+
+def configured(run_dir: Path, *extra: str) -> RootConfig:
+    """The checked configuration of a small run."""
+    return load_config(overrides(run_dir, *extra))
+
+
+def train(run_dir: Path, *extra: str) -> RunResult:
+    """Run from start to end."""
+    return run_from_config(configured(run_dir, *extra))
+
+
+def inside_run(config: RootConfig, body: Callable[[TrainingLoopContext, StepResources, LoopParts], T]) -> T:
+    """Put a run together as always, and let ``body`` have its parts where the training loop would."""
+    results: list[T] = []
+
+    def instead(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> RunResult:
+        results.append(body(ctx, resources, parts))
+        return RunResult(ctx.logging.run_dir, parts.state.global_step, {}, {})
+
+    with patch.object(setup, "run_training", instead):
+        run_from_config(config)
+    return results[0]
+
+
+def metric_lines(run_dir: Path) -> list[dict[str, float]]:
+    """metrics.jsonl without what measures the machine rather than the run."""
+    return [
+        {name: value for name, value in line.items() if not name.startswith(UNREPRODUCED)}
+        for line in _lines(run_dir / "metrics.jsonl")
+    ]
+
+
+def completion_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """completions.jsonl."""
+    return _lines(run_dir / "completions.jsonl")
+
+
+def checkpoint_of(run_dir: Path, step: int | None = None) -> Path:
+    """The checkpoint folder of a step, by default the latest."""
+    return find_checkpoint(run_dir if step is None else run_dir / "checkpoints" / f"step_{step}")
+
+
+def weights_of(checkpoint: Path) -> dict[str, Tensor]:
+    """The model's weights in a checkpoint."""
+    return safetensors.torch.load_file(checkpoint / MODEL_FOLDER / "model.safetensors")
+
+
+def state_of(checkpoint: Path) -> SavedRunState:
+    """Everything else in a checkpoint."""
+    return load_run_state(checkpoint)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
