@@ -25,13 +25,13 @@ class WarmStartConfig:
 
     enabled: bool = True
     """Train the fresh model on demonstrations first; false starts from random weights."""
-    steps: int = 400
+    steps: int = 128
     """Supervised optimiser steps [steps]."""
-    batch_size: int = 96
+    batch_size: int = 64
     """Problems in one supervised step [prompts]."""
     answers_per_problem: int = 2
     """Answers drawn from the demonstrator for each problem of a step; 0 takes all right answers, weighted exactly [answers]."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     """Peak learning rate of the supervised stage."""
     num_problems: int = 4096
     """Size of the demonstration pool, disjoint from the evaluation rows [prompts]."""
@@ -61,11 +61,11 @@ class TinyModelConfig(ModelConfig):
 
     hidden_size: int = 128
     """Width of the residual stream; hidden_size / num_heads must be 32 or 64."""
-    num_layers: int = 4
+    num_layers: int = 3
     """Transformer layers."""
     num_heads: int = 4
     """Attention heads."""
-    intermediate_size: int = 384
+    intermediate_size: int = 512
     """Width of the gated feed-forward layer."""
     init_seed: int = 0
     """Seed of the random initial weights."""

@@ -1,8 +1,9 @@
 """The default task: complete a proper colouring of a small graph; every right answer is known.
 
 A problem is a graph on ``num_vertices`` vertices with a planted colouring in R, G and B. Each pair of vertices of different
-planted colour is an edge with probability ``edge_probability``; ``num_hidden`` vertices lose their colour. The answer names
-the hidden colours in vertex order. A problem is kept when it has ``min_modes`` to ``max_modes`` right answers.
+planted colour is an edge with probability ``edge_probability``. The last ``num_hidden`` vertices lose their colour (random
+graphs have no first or last vertex, so hiding others would only number them differently). The answer names the hidden
+colours in vertex order. A problem is kept when it has ``min_modes`` to ``max_modes`` right answers.
 
 Everything is a function of the settings: random numbers come from ``random.Random.random`` seeded with text, the one
 sequence Python promises to keep, and nothing depends on hash order.
@@ -14,6 +15,7 @@ import hashlib
 import itertools
 import math
 import random
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +27,9 @@ from maxent_grpo.tasks.base import Demonstration, TaskRow
 
 LETTERS = "RGB"
 MAX_VERTICES = 12
+NO_EDGE = "."
+# 66 symbols, one for each pair of MAX_VERTICES vertices; none is a colour, and none can begin a special token
+PAIR_SYMBOLS = string.ascii_lowercase + string.digits + "ACDEFHIJKLMNOPQSTUVWXYZ" + "!#$%&*+"
 MAX_FRUITLESS_DRAWS = 20_000
 """Consecutive draws without a new problem after which the space counts as exhausted."""
 
@@ -38,8 +43,8 @@ class ColoringProblem:
 
     @property
     def row_id(self) -> str:
-        """Hash of everything that makes the problem what it is."""
-        return "coloring-" + hashlib.sha256(self.spec.to_json().encode()).hexdigest()[:16]
+        """Hash of the question, which says everything about the problem."""
+        return "coloring-" + hashlib.sha256(prompt_text(self.spec).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,19 @@ def build_coloring(config: ColoringDataConfig) -> ColoringTask:
 
 
 def prompt_text(spec: ColoringSpec) -> str:
-    """The question as the model reads it: the edges as bits, then the colours with ``?`` where hidden.
+    """The question as the model reads it: the visible colours, which the answer continues, then the edges.
 
-    Bit k is 1 when the k-th pair of vertices, in the order (0,1), (0,2), ..., (n-2,n-1), is an edge. Every character stands
-    at a position of its own, whatever the graph. For the path 0-1-2 with vertex 0 red and the others hidden: ``101R??``;
-    right answers are ``GR``, ``GB``, ``BR`` and ``BG``.
+    The k-th pair of vertices, in the order (0,1), (0,2), ..., (n-2,n-1), is shown by the k-th of the symbols a, b, c, ...
+    where it is an edge and by ``.`` where it is none. Thus everything stands at a position of its own, and a symbol alone
+    says which edge it is: a small model learns to read this far sooner than bare bits. For the path 0-1-2 whose vertex 0 is
+    red: ``Ra.c``; right answers are ``BG``, ``BR``, ``GB`` and ``GR``.
     """
     edges = set(spec.edges)
-    pairs = itertools.combinations(range(len(spec.colors)), 2)
-    return "".join("1" if pair in edges else "0" for pair in pairs) + spec.colors
+    pairs = list(itertools.combinations(range(len(spec.colors)), 2))
+    symbols = PAIR_SYMBOLS[: len(pairs)]
+    return spec.colors.rstrip(HIDDEN) + "".join(
+        symbol if pair in edges else NO_EDGE for pair, symbol in zip(pairs, symbols, strict=True)
+    )
 
 
 def right_answers(spec: ColoringSpec, limit: int | None = None) -> list[str]:
@@ -158,8 +167,9 @@ def _draw_problems(config: ColoringDataConfig, num: int, *, stream: str, exclude
     fruitless = 0
     while len(problems) < num:
         problem = _draw_problem(rng, config)
-        if problem is not None and problem.row_id not in exclude and problem.row_id not in problems:
-            problems[problem.row_id] = problem
+        row_id = problem.row_id if problem is not None else None
+        if problem is not None and row_id is not None and row_id not in exclude and row_id not in problems:
+            problems[row_id] = problem
             fruitless = 0
             continue
         fruitless += 1
@@ -182,9 +192,7 @@ def _draw_problem(rng: random.Random, config: ColoringDataConfig) -> ColoringPro
         for left, right in itertools.combinations(range(num_vertices), 2)
         if planted[left] != planted[right] and rng.random() < config.edge_probability
     )
-    order = sorted((rng.random(), vertex) for vertex in range(num_vertices))
-    hidden = {vertex for _, vertex in order[: config.num_hidden]}
-    colors = "".join(HIDDEN if vertex in hidden else planted[vertex] for vertex in range(num_vertices))
+    colors = "".join(planted[: num_vertices - config.num_hidden]) + HIDDEN * config.num_hidden
     spec = ColoringSpec(edges=edges, colors=colors, letters=LETTERS)
     answers = right_answers(spec, limit=config.max_modes + 1)
     if not config.min_modes <= len(answers) <= config.max_modes:

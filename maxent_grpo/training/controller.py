@@ -94,7 +94,8 @@ def claim_state_file(paths: ControllerPaths, run_dir: Path) -> None:
         ConfigError: the file is there and ``overwrite_existing`` is false.
     """
     path = state_file(paths, run_dir)
-    if not path.exists() or paths.overwrite_existing:
+    # the file inside the run directory is the run's own, also after the directory was moved
+    if paths.state_path is None or not path.exists() or paths.overwrite_existing:
         return
     owner = json.loads(path.read_text()).get("run_dir")
     if owner != str(run_dir.resolve()):

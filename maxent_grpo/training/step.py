@@ -76,10 +76,10 @@ def train_step(
             raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
             scores = sequence_scores(raw, experience, piece, ctx, resources)
             here = slice(piece.first - rows.first, piece.last - rows.first)
-            if whole:
+            assert resources.method is not None
+            if whole or resources.method.listwise_scale == 0:
                 row_scores[here] = _row_scores(scores, scoring)
             row_targets = _slice_targets(targets, row_scores, here, experience, piece, raw.logp)
-            assert resources.method is not None
             loss = compute_loss(
                 scores, row_targets, resources.method, scoring.weighting,
                 score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
@@ -198,6 +198,9 @@ def _slice_targets(
     num_part = part.sum(dim=-1, keepdim=True)
     baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
     reference = None if experience.reference is None else experience.reference.ref_token_logp
+    known = experience.sampled_known[piece.slice].to(like.device)
+    # a token that came without a log-prob is corrected by nothing: its mismatch is 0
+    trainer = like.detach() if experience.old_logp is None else experience.old_logp[piece.slice].to(like)
 
     def rows(values: Tensor) -> Tensor:
         return values.flatten()[inside].to(like)
@@ -205,7 +208,7 @@ def _slice_targets(
     return SliceTargets(
         advantages=rows(groups.advantages),
         reference_logp=None if reference is None else reference[piece.slice].to(like),
-        sampled_logp=experience.sampled_logp[piece.slice].to(like),
+        sampled_logp=torch.where(known, experience.sampled_logp[piece.slice].to(like), trainer),
         listwise_value=rows((term.value / size).unsqueeze(-1).expand(-1, size)),
         listwise_coefficient=rows(term.coefficient),
         weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),

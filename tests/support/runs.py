@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -11,7 +13,7 @@ from unittest.mock import patch
 import safetensors.torch
 from torch import Tensor
 
-from maxent_grpo.config.load import load_config
+from maxent_grpo.config.load import check_object, load_config
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training import setup
 from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
@@ -53,19 +55,46 @@ SMALL = (
 """A run of well under a second in which untrained completions differ in reward and some are cut by the length limit."""
 
 
+def only_reward(name: str) -> tuple[str, ...]:
+    """Overrides that make a grader of ``support.graders`` the only term that counts."""
+    return (
+        "reward.terms.task=0",
+        "reward.terms.spread=0",
+        f"+reward.terms.{name}=1",
+        f"+reward.functions.{name}=support.graders:{name}",
+    )
+
+
 def overrides(run_dir: Path, *extra: str) -> list[str]:
     """The overrides of a small run into ``run_dir``; ``extra`` comes last and wins."""
     return [*SMALL, f"run.dir={run_dir}", *extra]
 
 
-def configured(run_dir: Path, *extra: str) -> RootConfig:
-    """The checked configuration of a small run."""
-    return load_config(overrides(run_dir, *extra))
+@cache
+def _composed(extra: tuple[str, ...]) -> RootConfig:
+    return load_config([*SMALL, "run.dir=nowhere", *extra])
 
 
-def train(run_dir: Path, *extra: str) -> RunResult:
+def configured(run_dir: Path, *extra: str, resume_from: Path | None = None) -> RootConfig:
+    """The checked configuration of a small run; what the overrides say is composed once."""
+    return changed(
+        _composed(extra),
+        {"run.dir": str(run_dir), "checkpoint.resume_from": None if resume_from is None else str(resume_from)},
+    )
+
+
+def changed(config: RootConfig, settings: Mapping[str, Any]) -> RootConfig:
+    """A checked copy of a configuration with some settings, by dotted path, set to other values."""
+    copy = deepcopy(config)
+    for path, value in settings.items():
+        *parents, name = path.split(".")
+        setattr(reduce(getattr, parents, copy), name, value)
+    return check_object(copy)
+
+
+def train(run_dir: Path, *extra: str, resume_from: Path | None = None) -> RunResult:
     """Run from start to end."""
-    return run_from_config(configured(run_dir, *extra))
+    return run_from_config(configured(run_dir, *extra, resume_from=resume_from))
 
 
 def inside_run(config: RootConfig, body: Callable[[TrainingLoopContext, StepResources, LoopParts], T]) -> T:

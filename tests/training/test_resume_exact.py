@@ -118,7 +118,7 @@ def test_resuming_into_a_new_folder_is_the_straight_run(
 ) -> None:
     whole = straight(scenario)
     start = whole / "checkpoints" / f"step_{step}"
-    result = train(tmp_path / "run", *scenario.overrides, f"checkpoint.resume_from={start}")
+    result = train(tmp_path / "run", *scenario.overrides, resume_from=start)
     assert result.global_step == scenario.steps
     assert_same_run(whole, tmp_path / "run")
 
@@ -152,7 +152,7 @@ def test_resuming_in_place_is_the_straight_run(
         for step in range(4, scenario.steps + 1):
             shutil.rmtree(run_dir / "checkpoints" / f"step_{step}")
         (run_dir / "checkpoints" / "latest").write_text("step_3\n")
-    train(run_dir, *scenario.overrides, f"checkpoint.resume_from={run_dir / name}")
+    train(run_dir, *scenario.overrides, resume_from=run_dir / name)
     assert_same_run(straight(scenario), run_dir)
 
 
@@ -164,7 +164,7 @@ def test_no_prompt_is_lost_or_repeated_by_stopping(straight: Straight, tmp_path:
             tmp_path / "run",
             *stopped,
             f"optimization.total_training_steps={total}",
-            f"checkpoint.resume_from={tmp_path / 'run'}",
+            resume_from=tmp_path / "run",
         )
     whole, pieces = (
         Counter((line["step"], line["row_id"]) for line in completion_lines(run_dir))
@@ -179,8 +179,8 @@ def test_no_prompt_is_lost_or_repeated_by_stopping(straight: Straight, tmp_path:
 def test_a_finished_run_can_be_made_longer(straight: Straight, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(run_dir, *SECOND_EPOCH.overrides, "optimization.total_training_steps=3", "evaluation.every_n_steps=1")
-    longer = (*SECOND_EPOCH.overrides, "evaluation.every_n_steps=1", f"checkpoint.resume_from={run_dir}")
-    assert train(run_dir, *longer).global_step == 5
+    longer = (*SECOND_EPOCH.overrides, "evaluation.every_n_steps=1")
+    assert train(run_dir, *longer, resume_from=run_dir).global_step == 5
     assert_identical(weights_of(checkpoint_of(straight(SECOND_EPOCH))), weights_of(checkpoint_of(run_dir)))
     assert [line["step"] for line in metric_lines(run_dir)] == [0, 1, 2, 3, 4, 5]
 
@@ -188,7 +188,7 @@ def test_a_finished_run_can_be_made_longer(straight: Straight, tmp_path: Path) -
 def test_resuming_a_finished_run_changes_nothing(straight: Straight, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(straight(SECOND_EPOCH), run_dir)
-    result = train(run_dir, *SECOND_EPOCH.overrides, f"checkpoint.resume_from={run_dir}")
+    result = train(run_dir, *SECOND_EPOCH.overrides, resume_from=run_dir)
     assert (result.global_step, result.metrics) == (5, {})
     assert_same_run(straight(SECOND_EPOCH), run_dir)
 
@@ -206,9 +206,7 @@ def test_resuming_a_finished_run_changes_nothing(straight: Straight, tmp_path: P
     ],
 )
 def test_another_objective_or_other_data_are_refused(straight: Straight, tmp_path: Path, change: str) -> None:
-    config = configured(
-        tmp_path / "run", *SECOND_EPOCH.overrides, change, f"checkpoint.resume_from={straight(SECOND_EPOCH)}"
-    )
+    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, change, resume_from=straight(SECOND_EPOCH))
     with pytest.raises(CheckpointError, match="cannot resume: 1 setting of the objective or the data") as refusal:
         run_from_config(config)
     key, value = change.split("=")
@@ -219,9 +217,7 @@ def test_another_objective_or_other_data_are_refused(straight: Straight, tmp_pat
 
 def test_every_changed_setting_is_named(straight: Straight, tmp_path: Path) -> None:
     changed = ("scoring.weighting.tau=0.2", "data.num_train=11", "run.num_threads=1", "logging.completions_every=2")
-    config = configured(
-        tmp_path / "run", *SECOND_EPOCH.overrides, *changed, f"checkpoint.resume_from={straight(SECOND_EPOCH)}"
-    )
+    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, *changed, resume_from=straight(SECOND_EPOCH))
     with pytest.raises(CheckpointError) as refusal:
         run_from_config(config)
     named = [line.split(":")[0] for line in str(refusal.value).splitlines() if " in the checkpoint, " in line]
@@ -231,10 +227,10 @@ def test_every_changed_setting_is_named(straight: Straight, tmp_path: Path) -> N
 def test_a_path_that_does_not_exist_is_refused_before_the_run(straight: Straight, tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     with pytest.raises(ConfigError, match=f"checkpoint.resume_from={missing}: does not exist"):
-        configured(tmp_path / "run", *SECOND_EPOCH.overrides, f"checkpoint.resume_from={missing}")
+        configured(tmp_path / "run", *SECOND_EPOCH.overrides, resume_from=missing)
     vanishing = tmp_path / "vanishing"
     shutil.copytree(straight(SECOND_EPOCH) / "checkpoints" / "step_1", vanishing / "step_1")
-    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, f"checkpoint.resume_from={vanishing / 'step_1'}")
+    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, resume_from=vanishing / "step_1")
     shutil.rmtree(vanishing)
     with pytest.raises(CheckpointError, match="step_1 does not exist"):
         run_from_config(config)
@@ -247,7 +243,7 @@ def test_a_path_that_does_not_exist_is_refused_before_the_run(straight: Straight
 def test_a_half_written_checkpoint_is_refused(straight: Straight, tmp_path: Path, file: str, harm: str) -> None:
     source = tmp_path / "source" / "checkpoints" / "step_2"
     shutil.copytree(straight(SECOND_EPOCH) / "checkpoints" / "step_2", source)
-    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, f"checkpoint.resume_from={source}")
+    config = configured(tmp_path / "run", *SECOND_EPOCH.overrides, resume_from=source)
     if harm == "delete":
         (source / file).unlink()
     else:
@@ -265,7 +261,7 @@ def test_a_damaged_latest_checkpoint_gives_way_to_the_one_before(
     shutil.copytree(straight(SECOND_EPOCH), run_dir)
     (run_dir / "checkpoints" / "step_5" / "state" / "optimizer.json").unlink()
     with caplog.at_level(logging.WARNING, logger="maxent_grpo"):
-        train(run_dir, *SECOND_EPOCH.overrides, f"checkpoint.resume_from={run_dir}")
+        train(run_dir, *SECOND_EPOCH.overrides, resume_from=run_dir)
     assert any("step_4, the newest complete checkpoint" in record.message for record in caplog.records)
     assert_same_run(straight(SECOND_EPOCH), run_dir)
 
@@ -302,7 +298,7 @@ def test_patience_counts_on_after_a_resume(tmp_path: Path) -> None:
         tmp_path / "run",
         *watched,
         "optimization.total_training_steps=9",
-        f"checkpoint.resume_from={tmp_path / 'run'}",
+        resume_from=tmp_path / "run",
     )
     assert resumed.global_step == 4
     assert list(resumed.evaluations) == [3, 4]

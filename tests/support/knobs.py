@@ -1,0 +1,303 @@
+"""Every setting, with a change of it, the settings under which that change acts, and what it must do there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.observe import Seen
+
+Effect = Callable[[Seen, Seen], None]
+"""Asserts what a change does, given the run without and the run with it."""
+
+
+def largest_weight_change(before: Seen, after: Seen) -> float:
+    """Infinite when the weights are not even of one form."""
+    forms = [{name: (w.shape, w.dtype) for name, w in seen.weights.items()} for seen in (before, after)]
+    if forms[0] != forms[1]:
+        return float("inf")
+    return max(float((before.weights[name] - after.weights[name]).abs().max()) for name in before.weights)
+
+
+def trains(before: Seen, after: Seen) -> None:
+    """Other weights at the end."""
+    assert largest_weight_change(before, after) > 1e-5
+
+
+def same_training(before: Seen, after: Seen) -> None:
+    """Equal losses and weights, up to the rounding of another order of sums."""
+    for name in ("loss/total", "reward/mean", "optim/gradient_norm"):
+        assert after.series(name) == pytest.approx(before.series(name), rel=1e-5, abs=1e-6), name
+    assert largest_weight_change(before, after) < 1e-4
+
+
+def path(count: str) -> Effect:
+    """The same training by another way, seen in a count."""
+
+    def check(before: Seen, after: Seen) -> None:
+        same_training(before, after)
+        assert before.counts[count] != after.counts[count], (before.counts[count], after.counts[count])
+
+    return check
+
+
+def measures(name: str) -> Effect:
+    """Identical training; a metric comes, goes or changes."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert largest_weight_change(before, after) == 0
+        assert before.series(name) != after.series(name)
+
+    return check
+
+
+def evaluates(before: Seen, after: Seen) -> None:
+    """Identical training, other evaluations."""
+    assert largest_weight_change(before, after) == 0
+    assert before.evaluations != after.evaluations
+
+
+def evaluates_alike(count: str) -> Effect:
+    """Identical training and evaluations, seen in a count."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert largest_weight_change(before, after) == 0
+        assert before.evaluations == after.evaluations
+        assert before.counts[count] != after.counts[count]
+
+    return check
+
+
+def writes(*names: str) -> Effect:
+    """Identical weights at the end; these names in the run directory come or go, and no others."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert largest_weight_change(before, after) == 0
+        assert before.files ^ after.files == set(names)
+
+    return check
+
+
+def lasts(steps: int) -> Effect:
+    """Ends after another number of steps."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert before.steps != after.steps == steps
+
+    return check
+
+
+def names_best(before: Seen, after: Seen) -> None:
+    """Another checkpoint is the best."""
+    best = [(seen.run_dir / "checkpoints" / "best").read_text() for seen in (before, after)]
+    assert best[0] != best[1]
+
+
+def records(before: Seen, after: Seen) -> None:
+    """Identical training, fewer lines in the completions file."""
+    assert largest_weight_change(before, after) == 0
+    lengths = [len((seen.run_dir / "completions.jsonl").read_text().splitlines()) for seen in (before, after)]
+    assert 0 < lengths[1] < lengths[0]
+
+
+def uses_threads(before: Seen, after: Seen) -> None:
+    assert (before.counts["threads"], after.counts["threads"]) == (1, 2)
+    same_training(before, after)
+
+
+def computes_on_cpu(before: Seen, after: Seen) -> None:
+    assert "device      cpu" in (after.run_dir / "run.log").read_text()
+    assert torch.cuda.is_available() or largest_weight_change(before, after) == 0
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A change of one setting."""
+
+    path: str
+    value: Any
+    effect: Effect
+    base: tuple[str, ...] = ()
+    """Overrides of both runs, beside those of every small run."""
+
+
+MAXENT = ("scoring=maxent",)
+LISTWISE = ("scoring=maxent_listwise",)
+KL = ("scoring.kl_beta=0.5",)
+PASSES = ("optimization.num_iterations=3", "optimization.total_training_steps=3", "optimization.learning_rate=0.05")
+SAMPLER = (
+    "scoring.behavior_logprobs_source=sampler",
+    "scoring.mismatch.mode=token_truncate",
+    "generation.penalty.gen_presence_penalty=2.0",
+)
+HALF = (
+    "reward.terms.task=0",
+    "reward.terms.spread=0",
+    "+reward.terms.half=1",
+    "+reward.functions.half=support.graders:half",
+)
+EVAL = ("evaluation.enabled=true", "evaluation.num_samples=4", "evaluation.ks=[1]")
+BEST = (
+    *EVAL,
+    "evaluation.every_n_steps=1",
+    "optimization.total_training_steps=3",
+    "checkpoint.best_metric=eval/mean_length",
+)
+WARM = (
+    "model.warm_start.enabled=true",
+    "model.warm_start.steps=2",
+    "model.warm_start.batch_size=4",
+    "model.warm_start.num_problems=8",
+)
+
+SCORING = (
+    Knob("scoring.advantage", "group_std", trains),
+    Knob("scoring.ratio_level", "sequence", trains, PASSES),
+    Knob("scoring.reduction", "token", trains),
+    Knob("scoring.weighting.tau", 1.0, trains, MAXENT),
+    Knob("scoring.weighting.beta", 0.5, trains, MAXENT),
+    Knob("scoring.weighting.q_temperature", 3.0, trains, MAXENT),
+    Knob("scoring.weighting.q_epsilon", 0.1, trains, MAXENT),
+    Knob("scoring.weighting.score_mode", "const", trains, MAXENT),
+    Knob("scoring.weighting.score_length", 8, trains, (*MAXENT, "scoring.weighting.score_mode=const")),
+    Knob("scoring.weighting.neutral_groups", "keep", trains, (*MAXENT, *HALF)),
+    Knob("scoring.weighting.listwise_coef", 0.3, trains),
+    Knob("scoring.weighting.right_threshold", 0.4, trains, (*MAXENT, *HALF)),
+    Knob("scoring.clipping.clip_range", 0.001, trains, PASSES),
+    Knob("scoring.clipping.use_clip_objective", False, trains, (*PASSES, "scoring.clipping.clip_range=0.001")),
+    Knob("scoring.clipping.clip_objective_coef", 0.3, trains, MAXENT),
+    Knob("scoring.clipping.clip_adv_baseline", 0.9, trains, (*LISTWISE, "scoring.clipping.use_clip_objective=true")),
+    Knob("scoring.clipping.clip_range_high", 0.4, trains, (*PASSES, "scoring.clipping.clip_range=0.001")),
+    Knob("scoring.clipping.clip_delta", 1.01, trains, (*PASSES, "scoring.clipping.clip_range=0.001")),
+    Knob("scoring.batching.logprob_chunk_size", 3, path("forward_passes")),
+    Knob("scoring.batching.score_slice", 3, path("slices"), MAXENT),
+    Knob("scoring.batching.max_tokens", 30, path("slices"), MAXENT),
+    Knob("scoring.batching.score_tail_tokens", 1, trains),
+    Knob("scoring.batching.slice_prefetch", 2, path("slices ahead"), ("scoring.batching.score_slice=4",)),
+    Knob("scoring.batching.prompt_cache_size", 0, path("cache hits")),
+    Knob("scoring.batching.share_prompts", False, path("fed_tokens")),
+    Knob("scoring.kl_beta", 0.5, trains),
+    Knob("scoring.kl_estimator", "k1", trains, KL),
+    Knob("scoring.entropy_coef", 0.1, trains),
+    Knob("scoring.policy_entropy", False, measures("policy/entropy")),
+    Knob("scoring.policy_entropy_mode", "sample", measures("policy/entropy")),
+    Knob("scoring.policy_entropy_bonus_coef", 0.5, trains),
+    Knob("scoring.truncation", "exclude", trains),
+    Knob("scoring.reference_logprobs_source", "model", measures("policy/kl_to_reference")),
+    # the sampler's own log-probs differ from the trainer's by rounding only, but save scoring the rollout once more
+    Knob("scoring.behavior_logprobs_source", "sampler", path("forward_passes"), ("optimization.num_iterations=2",)),
+    Knob("scoring.mismatch.mode", "sequence_mask", trains, SAMPLER),
+    Knob("scoring.mismatch.cap", 1.01, trains, SAMPLER),
+    Knob("scoring.mismatch.floor", 0.99, trains, (*SAMPLER, "scoring.mismatch.mode=token_mask")),
+    Knob("scoring.reference_sync.every_n_steps", 1, trains, (*KL, "optimization.total_training_steps=3")),
+    Knob("scoring.reference_sync.mixing", 0.3, trains, (*KL, "scoring.reference_sync.every_n_steps=1")),
+    Knob(
+        "scoring.allow_stale_reference_logprobs",
+        True,
+        trains,
+        (*KL, "scoring.reference_sync.every_n_steps=1", "optimization.num_iterations=2"),
+    ),
+    Knob("scoring.trl_reference_scoring", True, path("fed_tokens"), KL),
+)
+
+GENERATION = (
+    Knob("generation.num_generations", 3, trains),
+    Knob("generation.max_prompt_len", 5, trains, ("data.long_prompts=truncate_left",)),
+    Knob("generation.max_completion_len", 5, trains),
+    Knob("generation.temperature", 0.7, trains),
+    Knob("generation.top_p", 0.6, trains),
+    Knob("generation.penalty.gen_top_k", 2, trains),
+    Knob("generation.penalty.gen_frequency_penalty", 1.0, trains, SAMPLER),
+    Knob("generation.penalty.gen_presence_penalty", 0.5, trains, SAMPLER),
+    Knob("generation.penalty.gen_stop_sequences", ["R"], trains),
+    Knob("generation.penalty.gen_min_p", 0.9, trains),
+    Knob("generation.penalty.gen_repetition_penalty", 3.0, trains, SAMPLER),
+    Knob("generation.allowed_tokens", [], trains),
+    Knob("generation.batch_size", 5, path("decodes")),
+)
+
+OPTIMIZATION = (
+    Knob("optimization.prompts_per_step", 3, trains),
+    Knob("optimization.minibatches", 2, trains),
+    Knob("optimization.num_iterations", 2, trains),
+    Knob("optimization.grad_accum_steps", 2, path("sampler calls")),
+    Knob("optimization.num_epochs", 2, lasts(6), ("optimization.total_training_steps=0",)),
+    Knob("optimization.total_training_steps", 3, lasts(3)),
+    Knob("optimization.learning_rate", 0.02, trains),
+    Knob("optimization.lr_scheduler_type", "linear", trains),
+    Knob("optimization.warmup_steps", 1, trains),
+    Knob("optimization.max_grad_norm", 0.01, trains, ("optimization.adam_epsilon=0.01",)),
+    Knob("optimization.zero_signal_step", "step", trains, (*HALF, "optimization.weight_decay=0.1")),
+    Knob("optimization.adam_beta1", 0.1, trains),
+    Knob("optimization.adam_beta2", 0.1, trains),
+    Knob("optimization.adam_epsilon", 0.1, trains),
+    Knob("optimization.weight_decay", 0.1, trains),
+)
+
+DATA = (
+    Knob("data.shuffle", False, trains),
+    Knob("data.num_vertices", 4, trains),
+    Knob("data.num_hidden", 1, trains),
+    Knob("data.edge_probability", 0.2, trains),
+    Knob("data.min_modes", 5, trains, ("data.num_train=4", "data.num_eval=1")),
+    Knob("data.max_modes", 5, trains),
+    Knob("data.num_train", 9, trains),
+    Knob("data.num_eval", 3, evaluates, EVAL),
+    Knob("data.problem_seed", 1, trains),
+)
+
+MODEL = (
+    Knob("model.hidden_size", 64, trains),
+    Knob("model.num_layers", 2, trains),
+    Knob("model.num_heads", 2, trains, ("model.hidden_size=64",)),
+    Knob("model.intermediate_size", 48, trains),
+    Knob("model.init_seed", 1, trains),
+    Knob("model.dtype", "float64", trains),
+    Knob("model.attention", "eager", path("fused attentions")),
+    Knob("model.gradient_checkpointing", True, path("layer passes")),
+    Knob("model.warm_start.enabled", False, trains, WARM),
+    Knob("model.warm_start.steps", 3, trains, WARM),
+    Knob("model.warm_start.batch_size", 3, trains, WARM),
+    Knob("model.warm_start.learning_rate", 0.01, trains, WARM),
+    Knob("model.warm_start.num_problems", 4, trains, WARM),
+    Knob("model.warm_start.mode_skew", 3.0, trains, WARM),
+    Knob("model.warm_start.seed", 1, trains, WARM),
+)
+
+RECORD = (
+    Knob("evaluation.enabled", False, evaluates, EVAL),
+    Knob("evaluation.every_n_steps", 1, evaluates, EVAL),
+    Knob("evaluation.batch_size", 3, evaluates_alike("sampler calls"), EVAL),
+    Knob("evaluation.num_samples", 5, evaluates, EVAL),
+    Knob("evaluation.ks", [1, 2], evaluates, EVAL),
+    Knob("evaluation.seed", 1, evaluates, EVAL),
+    Knob("logging.completions_every", 2, records),
+    Knob("logging.completions_per_step", 3, records),
+    Knob("logging.curves", True, writes("curves.png")),
+    Knob("checkpoint.every_n_steps", 1, writes("checkpoints/step_1")),
+    Knob(
+        "checkpoint.keep_last",
+        1,
+        writes("checkpoints/step_1"),
+        ("checkpoint.every_n_steps=1",),
+    ),
+    Knob(
+        "checkpoint.best_metric",
+        "eval/mean_length",
+        writes("checkpoints/best", "checkpoints/step_1"),
+        (*EVAL, "optimization.learning_rate=1e-12", "evaluation.every_n_steps=1"),
+    ),
+    Knob("checkpoint.best_goal", "min", names_best, BEST),
+    Knob("checkpoint.early_stop_patience", 1, lasts(2), (*BEST, "optimization.learning_rate=1e-12")),
+    Knob("reward.terms", {"task": 1.0, "spread": 0.6}, trains),
+    Knob("reward.functions", {"spread": "support.graders:starts_with_red"}, trains),
+    Knob("run.device", "auto", computes_on_cpu),
+    Knob("run.num_threads", 2, uses_threads),
+    Knob("seed", 1, trains),
+)
+
+KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *RECORD)
+"""Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""
