@@ -25,7 +25,7 @@ class WarmStartConfig:
 
     enabled: bool = True
     """Train the fresh model on demonstrations first; false starts from random weights."""
-    steps: int = 128
+    steps: int = 112
     """Supervised optimiser steps [steps]."""
     batch_size: int = 64
     """Problems in one supervised step [prompts]."""

@@ -21,9 +21,9 @@ class OptimizationConfig:
     """Training length when total_training_steps is 0: num_epochs * ceil(prompts / prompts_per_step) steps [epochs]."""
     total_training_steps: int = 200
     """Training length; 0 leaves it to num_epochs [steps]."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 5e-4
     """Peak learning rate."""
-    lr_scheduler_type: str = "constant_with_warmup"
+    lr_scheduler_type: str = "cosine"
     """Learning-rate schedule: a name of transformers' get_scheduler, such as linear, cosine, constant_with_warmup."""
     warmup_steps: int = 5
     """Steps over which the learning rate rises from 0 [steps]."""

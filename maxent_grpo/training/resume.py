@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
 from torch import nn
 
 from maxent_grpo.config.root import RootConfig
@@ -51,8 +51,8 @@ class WeightsState:
 
 
 def config_tree(config: RootConfig) -> dict[str, Any]:
-    """The configuration as plain nested values, as checkpoints keep it."""
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
+    """The configuration as plain nested values, enumerations by name, as checkpoints keep it."""
+    return cast(dict[str, Any], _plain(config))
 
 
 def find_resume(config: RootConfig) -> Resume | None:
@@ -94,3 +94,13 @@ def restore(ctx: TrainingLoopContext, resume: Resume) -> None:
     load_model_weights(ctx.runtime.model, resume.folder / MODEL_FOLDER)
     ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref)
     logger.info("resumed from %s at step %d", ctx.resume_checkpoint, ctx.resume_state["step"])
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -21,7 +21,7 @@ from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import chosen_options
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
-from maxent_grpo.errors import DataError
+from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.registry import build_terms
@@ -124,7 +124,13 @@ def _accelerator(config: RootConfig) -> Accelerator:
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     torch.manual_seed(config.seed)
-    return Accelerator(cpu=config.run.device is DeviceChoice.cpu)
+    accelerator = Accelerator(cpu=config.run.device is DeviceChoice.cpu)
+    if config.run.device is DeviceChoice.cuda and accelerator.device.type != "cuda":
+        raise ConfigError(
+            f"run.device=cuda: torch finds no CUDA device here and would compute on {accelerator.device}; use run.device=auto "
+            "to take what there is, or install a torch that sees the GPU"
+        )
+    return accelerator
 
 
 def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:

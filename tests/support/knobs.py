@@ -146,6 +146,7 @@ BEST = (
     "optimization.total_training_steps=3",
     "checkpoint.best_metric=eval/mean_length",
 )
+WIDE = ("data.num_vertices=6", "data.num_hidden=3")
 WARM = (
     "model.warm_start.enabled=true",
     "model.warm_start.steps=2",
@@ -240,12 +241,12 @@ OPTIMIZATION = (
 DATA = (
     Knob("data.shuffle", False, trains),
     Knob("data.num_vertices", 4, trains),
-    Knob("data.num_hidden", 1, trains),
+    Knob("data.num_hidden", 2, trains, WIDE),
     Knob("data.edge_probability", 0.2, trains),
-    Knob("data.min_modes", 5, trains, ("data.num_train=4", "data.num_eval=1")),
-    Knob("data.max_modes", 5, trains),
+    Knob("data.min_modes", 3, trains, WIDE),
+    Knob("data.max_modes", 4, trains, WIDE),
     Knob("data.num_train", 9, trains),
-    Knob("data.num_eval", 3, evaluates, EVAL),
+    Knob("data.num_eval", 3, evaluates, (*EVAL, *WIDE)),
     Knob("data.problem_seed", 1, trains),
 )
 
@@ -261,6 +262,7 @@ MODEL = (
     Knob("model.warm_start.enabled", False, trains, WARM),
     Knob("model.warm_start.steps", 3, trains, WARM),
     Knob("model.warm_start.batch_size", 3, trains, WARM),
+    Knob("model.warm_start.answers_per_problem", 0, trains, WARM),
     Knob("model.warm_start.learning_rate", 0.01, trains, WARM),
     Knob("model.warm_start.num_problems", 4, trains, WARM),
     Knob("model.warm_start.mode_skew", 3.0, trains, WARM),

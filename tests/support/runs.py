@@ -75,21 +75,19 @@ def _composed(extra: tuple[str, ...]) -> RootConfig:
     return load_config([*SMALL, "run.dir=nowhere", *extra])
 
 
-def configured(run_dir: Path, *extra: str, resume_from: Path | None = None) -> RootConfig:
-    """The checked configuration of a small run; what the overrides say is composed once."""
-    return changed(
-        _composed(extra),
-        {"run.dir": str(run_dir), "checkpoint.resume_from": None if resume_from is None else str(resume_from)},
-    )
+def configured(
+    run_dir: Path, *extra: str, resume_from: Path | None = None, settings: Mapping[str, Any] | None = None
+) -> RootConfig:
+    """The checked configuration of a small run; what the overrides say is composed once.
 
-
-def changed(config: RootConfig, settings: Mapping[str, Any]) -> RootConfig:
-    """A checked copy of a configuration with some settings, by dotted path, set to other values."""
-    copy = deepcopy(config)
-    for path, value in settings.items():
+    ``settings`` are set last, by dotted path, to values of their own type.
+    """
+    config = deepcopy(_composed(extra))
+    resumed = None if resume_from is None else str(resume_from)
+    for path, value in {"run.dir": str(run_dir), "checkpoint.resume_from": resumed, **(settings or {})}.items():
         *parents, name = path.split(".")
-        setattr(reduce(getattr, parents, copy), name, value)
-    return check_object(copy)
+        setattr(reduce(getattr, parents, config), name, value)
+    return check_object(config)
 
 
 def train(run_dir: Path, *extra: str, resume_from: Path | None = None) -> RunResult:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 import torch
 from support.knobs import KNOBS, Knob, largest_weight_change, same_training, trains
 from support.observe import Seen, observe
-from support.runs import changed, completion_lines, configured, metric_lines, only_reward, train
+from support.runs import completion_lines, configured, metric_lines, only_reward, train
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
 from maxent_grpo.config.controller import FixedControllerConfig
@@ -30,7 +30,7 @@ from maxent_grpo.config.reward import TaskRewardConfig
 from maxent_grpo.config.run import RunConfig
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, RewardError
-from maxent_grpo.tasks.base import Task, TaskRow
+from maxent_grpo.tasks.base import Task
 from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
@@ -103,5 +103,132 @@ def test_a_setting_does_what_it_is_there_for(
     without: Callable[[tuple[str, ...]], Seen], folder: Path, tmp_path: Path, knob: Knob
 ) -> None:
     base = (*QUICK, f"model.warm_start.cache_dir={folder / 'cache'}", *knob.base)
-    after = observe(changed(configured(tmp_path / "run", *base), {knob.path: knob.value}))
+    after = observe(configured(tmp_path / "run", *base, settings={knob.path: knob.value}))
     knob.effect(without(base), after)
+
+
+def test_best_of_is_refused_by_a_sampler_that_does_not_offer_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="generation=local does not sample more than it keeps"):
+        configured(tmp_path / "run", *QUICK, "generation.penalty.gen_best_of=8")
+
+
+class OneAtATime(LocalGenerator):
+    """Delivers a single completion of each prompt whenever it is asked."""
+
+    def __call__(self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None) -> Any:
+        return super().__call__(prompts, num_samples, [1] * len(prompts))
+
+
+def test_retry_rounds_decide_whether_a_slow_sampler_loses_prompts(tmp_path: Path) -> None:
+    """Three completions take two retry rounds; 0 allows as many as the group is large."""
+    slow = (*QUICK, "generation.num_generations=3", "optimization.total_training_steps=1")
+    with patch.object(setup, "LocalGenerator", OneAtATime):
+        for rounds, expected in ((0, 2.0), (2, 2.0)):
+            train(tmp_path / str(rounds), *slow, f"generation.max_retry_rounds={rounds}")
+            [line] = metric_lines(tmp_path / str(rounds))
+            assert line["generation/retry_rounds"] == expected
+            assert (line["generation/partial_prompts"], line["generation/dropped_prompts"]) == (4.0, 0.0)
+        with pytest.raises(Exception, match="after 1 retry rounds 0 had none and 4 had fewer than 3"):
+            train(tmp_path / "1", *slow, "generation.max_retry_rounds=1")
+
+
+def with_long_prompts(task: Task) -> Task:
+    """The task with a longer question in every third training row."""
+    rows = [
+        replace(row, messages=[{"role": "user", "content": "Please. " + row.messages[0]["content"]}])
+        if n % 3 == 0
+        else row
+        for n, row in enumerate(task.train_rows)
+    ]
+    kept = {name: getattr(task, name) for name in ("name", "eval_rows", "answer_alphabet", "grade", "demonstrations")}
+    return cast(Task, SimpleNamespace(train_rows=rows, **kept))
+
+
+def test_long_prompts_are_dropped_or_cut(tmp_path: Path) -> None:
+    shortened = (*QUICK, "generation.max_prompt_len=10", "data.shuffle=false", "optimization.total_training_steps=3")
+    build = setup.build_task
+    with patch.object(setup, "build_task", lambda config: with_long_prompts(build(config))):
+        for choice in ("drop", "truncate_left"):
+            train(tmp_path / choice, *shortened, f"data.long_prompts={choice}")
+    seen = {choice: completion_lines(tmp_path / choice) for choice in ("drop", "truncate_left")}
+    assert "dropped prompts   4" in (tmp_path / "drop" / "run.log").read_text()
+    assert len({line["row_id"] for line in seen["drop"]}) == 8
+    assert not [line for line in seen["drop"] if "<bos>" not in line["prompt"]]
+    assert "dropped prompts   0" in (tmp_path / "truncate_left" / "run.log").read_text()
+    cut = {line["prompt"] for line in seen["truncate_left"] if "<bos>" not in line["prompt"]}
+    assert len({line["row_id"] for line in seen["truncate_left"]}) == 12
+    assert len(cut) == 4
+    assert all(prompt.startswith("ase. ") and prompt.endswith("<|assistant|>") for prompt in cut)
+
+
+def test_a_warm_start_is_kept_in_its_folder_and_read_from_it(tmp_path: Path) -> None:
+    warm = ("model.warm_start.enabled=true", "model.warm_start.steps=2", "model.warm_start.num_problems=8")
+    for name, cached in (("first", "cached=False"), ("second", "cached=True")):
+        train(tmp_path / name, *QUICK, *warm, f"model.warm_start.cache_dir={tmp_path / 'cache'}")
+        assert cached in (tmp_path / name / "run.log").read_text()
+        assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".safetensors"]
+
+
+def test_the_console_speaks_or_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for console in ("silent", "plain"):
+        train(tmp_path / console, *QUICK, f"logging.console={console}")
+        said[console] = "".join(capfd.readouterr())
+    assert said["silent"] == ""
+    assert "method: dr_grpo" in said["plain"]
+
+
+def test_resuming_takes_over_the_steps_already_made(tmp_path: Path) -> None:
+    train(tmp_path / "first", *QUICK)
+    result = train(tmp_path / "second", *QUICK, "optimization.total_training_steps=3", resume_from=tmp_path / "first")
+    assert result.global_step == 3
+    assert [line["step"] for line in metric_lines(tmp_path / "second")] == [1, 2, 3]
+    assert metric_lines(tmp_path / "second")[:2] == metric_lines(tmp_path / "first")
+
+
+def test_controller_state_is_written_where_asked_and_not_over_another_run(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    placed = (*QUICK, f"controller.paths.state_path={kept}")
+    train(tmp_path / "first", *placed)
+    assert json.loads(kept.read_text())["step"] == 2
+    assert not (tmp_path / "first" / "controller_state.json").exists()
+    with pytest.raises(ConfigError, match=f"controller.paths.state_path={kept}: holds the state of another run"):
+        configured(tmp_path / "second", *placed)
+    train(tmp_path / "second", *placed, "controller.paths.overwrite_existing=true")
+    assert json.loads(kept.read_text())["run_dir"] == str(tmp_path / "second")
+
+
+def test_controllers_alone_can_continue_from_another_run(tmp_path: Path) -> None:
+    maxent = ("scoring=maxent", "evaluation.enabled=false")
+    train(tmp_path / "flat", *maxent, "scoring.weighting.tau=2.0")
+    state = tmp_path / "flat" / "controller_state.json"
+    plain = observe(configured(tmp_path / "plain", *maxent))
+    taken = observe(configured(tmp_path / "taken", *maxent, f"controller.paths.resume_from={state}"))
+    assert plain.series("controller/tau") == [0.1, 0.1]
+    assert taken.series("controller/tau") == [2.0, 2.0]
+    trains(plain, taken)
+
+
+def test_a_failing_term_stops_the_run_or_abstains(tmp_path: Path) -> None:
+    failing = (*QUICK, *only_reward("refuses_green"))
+    with pytest.raises(RewardError, match=r"reward term 'refuses_green' on row .* raised LookupError"):
+        train(tmp_path / "stop", *failing)
+    train(tmp_path / "abstain", *failing, "+reward.on_error.refuses_green=abstain")
+    assert all(line["reward/abstained"] > 0 for line in metric_lines(tmp_path / "abstain"))
+
+
+def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str, ...]], Seen]) -> None:
+    seen = observe(configured(tmp_path / "of" / "mine", *QUICK))
+    assert seen.files == {
+        *("config.yaml", "metrics.jsonl", "completions.jsonl", "controller_state.json", "run.log"),
+        *("checkpoints", "checkpoints/latest", "checkpoints/step_2"),
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["of"]
+    assert largest_weight_change(without(QUICK), seen) == 0
+    same_training(without(QUICK), seen)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.device=cuda"):
+        train(tmp_path / "run", *QUICK, "run.device=cuda")
