@@ -100,7 +100,7 @@ def _naming(settings: list[Override]) -> list[str]:
     """The override by which a job's folder is named after what the sweep changes, not after what all jobs share."""
     if not any(override.is_sweep_override() for override in settings):
         return []
-    shared = [override.get_key_element() for override in settings if not override.is_sweep_override()]
+    shared = [override.key_or_group for override in settings if not override.is_sweep_override()]
     return [f"hydra.job.config.override_dirname.exclude_keys={[*shared]}"]
 
 

@@ -27,6 +27,7 @@ SUMMED = (
     "clipped_low",
     "clipped_high",
     "ratio_sum",
+    "behaviour_logp",
     "entropy",
     "entropy_tokens",
     "gap",
@@ -52,6 +53,7 @@ class StepSums:
     lowest_low: float = float("inf")
     highest_high: float = 0.0
     ratio_sum: float = 0.0
+    behaviour_logp: float = 0.0
     ratio_max: float = 0.0
     entropy: float = 0.0
     entropy_tokens: float = 0.0
@@ -79,9 +81,13 @@ class StepSums:
             self.highest_high = max(self.highest_high, float((high.sum(dim=-1) / length)[trained].max()))
             self.ratio_max = max(self.ratio_max, float(ratio[mask].max()))
 
-    def add_entropy(self, entropy: Tensor, mask: Tensor) -> None:
-        """Token entropies of a slice [n, T]."""
-        self.entropy += float(torch.where(mask, entropy, torch.zeros_like(entropy)).sum())
+    def add_behaviour(self, logp_sum: Tensor) -> None:
+        """Log-probs of a slice's completions under the behaviour policy [n], summed over trained tokens."""
+        self.behaviour_logp += float(logp_sum.sum())
+
+    def add_entropy(self, entropy_sum: Tensor, mask: Tensor) -> None:
+        """Token entropies of a slice's completions [n], summed over trained tokens."""
+        self.entropy += float(entropy_sum.sum())
         self.entropy_tokens += float(mask.sum())
 
     def add_gap(self, trainer_logp: Tensor, sampled_logp: Tensor, known: Tensor) -> None:

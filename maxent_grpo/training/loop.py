@@ -28,6 +28,7 @@ from maxent_grpo.training.metrics import (
     machine_metrics,
     step_metrics,
 )
+from maxent_grpo.training.optim import schedule_line
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
@@ -99,6 +100,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     evaluations: dict[int, dict[str, float]] = {}
     metrics: dict[str, float] = {}
     ctx.logging.start(total, state.global_step)
+    logger.info("%s", schedule_line(ctx.optimization))
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)
         ctx.logging.write_metrics(0, evaluations[0])

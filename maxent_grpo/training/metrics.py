@@ -18,7 +18,7 @@ from maxent_grpo.training.scoring.policy import ScoringCounters
 from maxent_grpo.training.step import StepReport
 from maxent_grpo.training.targets import SequenceTargets, policy_group_log_probs
 from maxent_grpo.training.types.choices import FinishReason
-from maxent_grpo.training.types.rewards import LossOutputs
+from maxent_grpo.training.types.rewards import CompletionRecord, LossOutputs
 from maxent_grpo.training.types.runtime import GenerationSettings, TrainingLoopState
 from maxent_grpo.training.types.weighting import WeightingSettings
 
@@ -95,22 +95,25 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
     weights = report.targets.log_weights.exp().flatten().tolist()
     records = []
     for n in range(rows.first, rows.last):
-        details = (rewards.completion_metadata or [])[n]
+        record = (rewards.ref_logprob_meta or [])[n]
+        assert isinstance(record, CompletionRecord)
+        sampled, verdict = (rewards.pairs.metadata or [])[n], (rewards.completion_metadata or [])[n]
         rewarded = {name: values[n] for name, values in rewards.per_reward_values.items()}
         records.append(
             {
-                "row_id": details["row_id"],
+                "row_id": sampled["row_id"],
                 "prompt": str(rewards.pairs.prompts[n]),
                 "completion": rewards.pairs.completions[n],
                 "rewards": {name: None if math.isnan(value) else value for name, value in rewarded.items()},
                 "utility": None if math.isnan(rewards.total_utils[n]) else rewards.total_utils[n],
                 "advantage": rewards.advantage_samples[n],
+                "q": rewards.q_distribution.samples[n],
                 "weight": weights[n - rows.first],
-                "mode": details["mode"],
-                "reason": details["reason"],
-                "finish_reason": details["finish_reason"],
-                "num_tokens": len(details["token_ids"]),
-                "policy_version": details["policy_version"],
+                "mode": verdict["mode"],
+                "reason": verdict["reason"],
+                "finish_reason": sampled["finish_reason"],
+                "num_tokens": len(record.token_ids),
+                "policy_version": record.policy_version,
             }
         )
     return records
@@ -122,6 +125,11 @@ def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     metrics = {"reward/abstained": float(graded.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
+    if not math.isnan(rewards.train_reward_mean):
+        metrics["reward/rollout_mean"], metrics["reward/rollout_std"] = (
+            rewards.train_reward_mean,
+            rewards.train_reward_std,
+        )
     for name, values in rewards.per_reward_values.items():
         given = [value for value in values[rows] if not math.isnan(value)]
         if given:
@@ -194,6 +202,7 @@ def _policy_metrics(report: StepReport) -> dict[str, float]:
     metrics = {
         "policy/ratio_mean": sums.ratio_sum / tokens,
         "policy/ratio_max": sums.ratio_max,
+        "policy/behaviour_logp_mean": sums.behaviour_logp / tokens,
         "policy/log_ratio_abs_mean": log_ratio / max(denominator, 1.0),
         "policy/clip_ratio": diagnostics.clip_ratio,
         "policy/clip_ratio_region_mean": diagnostics.clip_ratio_region_mean,
@@ -220,6 +229,9 @@ def _reference_metrics(report: StepReport) -> dict[str, float]:
         return {}
     return {
         "reference/logp_mean": reference.ref_logp_mean,
+        "reference/token_logp_mean": float(
+            reference.ref_logp_sum_raw.sum() / reference.ref_tok_counts.sum().clamp(min=1)
+        ),
         "reference/mean_length": reference.avg_completion_tokens,
         "reference/score_mean": float(reference.ref_logp_sum.mean()),
     }

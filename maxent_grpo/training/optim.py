@@ -56,6 +56,17 @@ def resolve_schedule(
     )
 
 
+def schedule_line(optimization: OptimizationSettings) -> str:
+    """The settled schedule in one sentence."""
+    schedule, peak = optimization.schedule, optimization.handles.learning_rate
+    asked = f" ({schedule.num_epochs} epochs of {schedule.steps_per_epoch})" if schedule.steps_per_epoch else ""
+    return (
+        f"{schedule.total_training_steps} optimiser steps{asked}, each of {schedule.prompts_per_step} prompts with "
+        f"{schedule.num_generations} completions; learning rate {peak:g} after {schedule.warmup_steps} steps of warm-up, "
+        f"then {schedule.lr_scheduler_type}"
+    )
+
+
 def build_optimizer(
     config: OptimizationConfig, schedule: OptimizationSchedule, model: nn.Module, accelerator: Accelerator
 ) -> OptimizerHandles:

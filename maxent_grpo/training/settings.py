@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from maxent_grpo.config.resolve import reference_source, resolve_score_mode
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode
-from maxent_grpo.training.types.rewards import PromptCacheEntry
 from maxent_grpo.training.types.runtime import (
     BatchingSettings,
     EvaluationSettings,
@@ -22,8 +20,6 @@ from maxent_grpo.training.types.runtime import (
     ScoringSettings,
     VLLMClientConfig,
 )
-
-PromptLookup = Callable[[str], PromptCacheEntry]
 
 
 def generation_settings(
@@ -66,8 +62,8 @@ def allowed_token_ids(
     return tuple(sorted({tokens[0] for tokens in ids}))
 
 
-def scoring_settings(config: ScoringConfig, lookup: PromptLookup, *, max_completion_len: int) -> ScoringSettings:
-    """Scoring settings with every `auto` settled."""
+def scoring_settings(config: ScoringConfig, *, max_completion_len: int) -> ScoringSettings:
+    """Scoring settings with every `auto` settled; the prompt look-up is the caller's to add."""
     batching, weighting = config.batching, config.weighting
     source = config.behavior_logprobs_source
     return ScoringSettings(
@@ -76,7 +72,6 @@ def scoring_settings(config: ScoringConfig, lookup: PromptLookup, *, max_complet
         batching=BatchingSettings(
             logprob_chunk_size=batching.logprob_chunk_size,
             score_slice=batching.score_slice,
-            prompt_length_cache_get=lookup,
             score_tail_tokens=batching.score_tail_tokens,
             slice_prefetch=batching.slice_prefetch,
             prompt_cache_size=batching.prompt_cache_size,

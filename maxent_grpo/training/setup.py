@@ -168,9 +168,10 @@ def _assemble(
     handles: LoggingHandles,
 ) -> tuple[TrainingLoopContext, StepResources]:
     """Settings and handles of the whole job, and what a step calls."""
-    cache = PromptCache(loaded.tokenizer, config.scoring.batching.prompt_cache_size)
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
-    scoring = scoring_settings(config.scoring, cache, max_completion_len=generation.max_completion_len)
+    scoring = scoring_settings(config.scoring, max_completion_len=generation.max_completion_len)
+    cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
+    scoring.batching.prompt_length_cache_get = cache
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
     )

@@ -230,8 +230,9 @@ def _measure(
     assert scores.token_logp is not None
     logp = scores.token_logp.detach()
     sums.add_policy(logp, old, mask, targets.advantages, scoring.clipping)
-    if scores.token_entropy is not None:
-        sums.add_entropy(scores.token_entropy.detach(), mask)
+    sums.add_behaviour(scores.behavior_logp_sum)
+    if scores.policy_entropy_sum is not None:
+        sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
     trainer = logp if experience.old_logp is None else experience.old_logp[piece.slice].to(logp.device)

@@ -1,0 +1,119 @@
+"""What a newcomer types: the command line, presets, a sweep, the notebook call; and what they find afterwards."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+from support.runs import SMALL, completion_lines, metric_lines, train
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import maxent_grpo
+from maxent_grpo.training.metric_table import metric_info
+
+ROOT = Path(__file__).parent.parent
+PRESETS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python train.py`` as typed, on one thread, with the tests' graders in reach."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
+    return subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = run_command(
+        *SMALL,
+        f"run.dir={run_dir}",
+        "logging.console=plain",
+        "logging.curves=true",
+        "optimization.total_training_steps=3",
+        "model.warm_start.enabled=true",
+        "model.warm_start.steps=3",
+        "model.warm_start.num_problems=8",
+        f"model.warm_start.cache_dir={tmp_path}/cache",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "method: maxent" in done.stdout
+    assert "sequences per step" in done.stdout
+    assert "has no effect" in done.stdout
+    assert f"continue it    python train.py checkpoint.resume_from={run_dir}" in done.stdout
+    assert sorted(path.name for path in run_dir.iterdir()) == [
+        "checkpoints",
+        "completions.jsonl",
+        "config.yaml",
+        "controller_state.json",
+        "curves.png",
+        "metrics.jsonl",
+        "run.log",
+    ]
+    lines = metric_lines(run_dir)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    for line in lines:
+        for name, value in line.items():
+            assert math.isfinite(value), name
+            if name != "step":
+                metric_info(name)
+    assert {"eval/pass@1", "eval/coverage@8"} <= lines[0].keys() & lines[-1].keys()
+    sample = completion_lines(run_dir)[0]
+    assert sample.keys() >= {"step", "prompt", "completion", "rewards", "advantage", "weight", "mode"}
+    assert imread(run_dir / "curves.png").std() > 0.01
+    assert json.loads((run_dir / "controller_state.json").read_text())["step"] == 3
+    assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_3"
+    model = AutoModelForCausalLM.from_pretrained(run_dir / "checkpoints" / "step_3" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(run_dir / "checkpoints" / "step_3" / "model")
+    assert model.config.vocab_size == len(tokenizer)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains_for_two_steps(preset: str, tmp_path: Path) -> None:
+    result = train(tmp_path / preset, f"experiment={preset}")
+    assert result.global_step == 2
+    assert metric_lines(tmp_path / preset)[-1]["step"] == 2
+
+
+def test_a_sweep_trains_the_good_jobs_and_names_the_bad_one(tmp_path: Path) -> None:
+    done = run_command(
+        "-m",
+        *SMALL,
+        "scoring.weighting.tau=0.1,0",
+        "optimization.total_training_steps=1",
+        f"hydra.sweep.dir={tmp_path}",
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "1 of 2 jobs failed" in done.stderr
+    assert "scoring.weighting.tau + scoring.weighting.beta > 0" in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if (path / "metrics.jsonl").exists()] == [
+        "0-scoring.weighting.tau=0.1"
+    ]
+
+
+def test_a_notebook_call_runs_the_same_program(tmp_path: Path) -> None:
+    settings = [*SMALL, "seed=3"]
+    by_words = maxent_grpo.run([*settings, f"run.dir={tmp_path}/words"])
+    config = maxent_grpo.compose(*settings, f"run.dir={tmp_path}/object")
+    by_object = maxent_grpo.run(config)
+    assert by_words.global_step == by_object.global_step == 2
+    assert metric_lines(tmp_path / "words") == metric_lines(tmp_path / "object")
+
+
+def test_two_equal_commands_give_equal_files_and_another_seed_does_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(tmp_path / name, f"seed={seed}")
+    files = {name: [metric_lines(tmp_path / name), completion_lines(tmp_path / name)] for name in "abc"}
+    assert files["a"] == files["b"]
+    assert files["a"][1] != files["c"][1]
