@@ -34,6 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text())
         return
+    # threads that spin while they wait take the cores from whatever else runs here; read when torch loads
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Hydra would cut the traceback of an error inside the job, and turn it into a SystemExit
     os.environ["HYDRA_FULL_ERROR"] = "1"
     args = get_args_parser().parse_args()

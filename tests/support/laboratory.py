@@ -16,7 +16,7 @@ from maxent_grpo.training.experience import Experience, gather_experience
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.metrics import step_metrics
 from maxent_grpo.training.step import StepReport, train_step
-from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext
+from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext, VersionedSampler
 
 
 @dataclass
@@ -43,13 +43,14 @@ class Laboratory:
         self.resources: StepResources
         self.parts: LoopParts
         self.ctx, self.resources, self.parts = inside_run(config, lambda *parts: parts)
-        self.model = self.ctx.runtime.model
+        self.model: Any = self.ctx.runtime.model
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
             for parameter in self.model.parameters():
                 noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
                 parameter += (drift * noise).to(parameter.dtype)
         handles = self.ctx.optimization.handles
+        assert handles.lr_scheduler is not None
         self._start = deepcopy(
             [self.model.state_dict(), handles.base_optimizer.state_dict(), handles.lr_scheduler.state_dict()]
         )
@@ -60,12 +61,15 @@ class Laboratory:
         """Model, optimiser and learning rate as they were at first."""
         weights, moments, schedule = deepcopy(self._start)
         self.model.load_state_dict(weights)
-        self.ctx.optimization.handles.base_optimizer.load_state_dict(moments)
-        self.ctx.optimization.handles.lr_scheduler.load_state_dict(schedule)
+        handles = self.ctx.optimization.handles
+        handles.base_optimizer.load_state_dict(moments)
+        assert handles.lr_scheduler is not None
+        handles.lr_scheduler.load_state_dict(schedule)
         self.model.zero_grad(set_to_none=True)
 
     def rollout(self, index: int = 0) -> Experience:
         """The first prompts, sampled; the same index draws the same completions."""
+        assert isinstance(self.resources.generator, VersionedSampler)
         self.resources.generator.begin_rollout(index)
         info = StepBatchInfo(epoch=0, step_in_epoch=0, batch=next(iter(self.ctx.runtime.train_loader)))
         return gather_experience(self.ctx, self.resources, info, self.parts.rows, self.parts.clock, 0)

@@ -94,7 +94,7 @@ def _recorder(documented_class: DocumentedClass, label: str, use: Use) -> Callab
     def recorder(self: Any, name: str) -> Any:
         if name in names and _is_use(sys._getframe(1)):
             use.read.add(f"{label}.{name}")
-        return original(self, name)
+        return original(self, name)  # pyright: ignore[reportCallIssue] - taken from the class, unbound
 
     return recorder
 

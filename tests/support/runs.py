@@ -44,6 +44,7 @@ SMALL = (
     "optimization.total_training_steps=2",
     "optimization.warmup_steps=0",
     "optimization.learning_rate=0.01",
+    "optimization.lr_scheduler_type=constant_with_warmup",
     "evaluation.num_samples=8",
     "logging.curves=false",
     "logging.console=silent",

@@ -21,7 +21,6 @@ from torch import Tensor
 from maxent_grpo.errors import NonFiniteError, RewardError
 from maxent_grpo.training.experience import Experience
 from maxent_grpo.training.types.choices import FinishReason
-from maxent_grpo.training.types.rewards import CompletionRecord
 
 TOLERANCE = 1e-6
 DOUBLE = (
@@ -336,8 +335,12 @@ class Misreporting:
     def begin_rollout(self, index: int) -> None:
         self._sampler.begin_rollout(index)
 
-    def __call__(self, *question: Any) -> tuple[list[list[str]], list[list[CompletionRecord]]]:
-        texts, records = self._sampler(*question)
+    policy_version = 0
+
+    def __call__(
+        self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
+    ) -> tuple[list[list[str]], list[list[Any | None]] | None]:
+        texts, records = self._sampler(prompts, num_samples, per_prompt_counts)
         for record in (record for group in records for record in group):
             record.behaviour_logp = [value - 0.1 for value in record.behaviour_logp]
         records[0][0].behaviour_logp = None
