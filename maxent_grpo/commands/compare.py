@@ -21,7 +21,9 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
     parser.add_argument("--labels", nargs="+", help="a label for each run (default: its method)")
-    parser.add_argument("--output", type=Path, default=Path("comparison.png"), help="PNG to write (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("comparison.png"), help="PNG to write (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     strangers = [str(run) for run in options.runs if not (run / METRICS_FILE).is_file()]
     if strangers:

@@ -37,6 +37,9 @@ NUM_TIME_PHASES = 5
 TOTAL_TIMES = ("step", "total")
 """Phases that contain the others, and so are not stacked with them."""
 
+UNCLAIMED_TIME = "other"
+"""What no phase claims; drawn together with the smallest phases."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -189,7 +192,8 @@ def _draw_time(axes: Axes, rows: Rows) -> None:
     most = max(len(steps) for steps, _ in trained.values())
     regular = {phase: series for phase, series in trained.items() if len(series[0]) * 2 >= most}
     by_total = sorted(regular, key=lambda phase: -sum(regular[phase][1]))
-    shown, merged = by_total[:NUM_TIME_PHASES], by_total[NUM_TIME_PHASES:]
+    shown = [phase for phase in by_total if phase != UNCLAIMED_TIME][:NUM_TIME_PHASES]
+    merged = [phase for phase in by_total if phase not in shown]
     steps = sorted({step for phase in by_total for step in regular[phase][0]})
     layers = [_aligned(regular[phase], steps) for phase in shown]
     names = list(shown)

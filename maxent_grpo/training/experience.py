@@ -104,18 +104,19 @@ def build_experience(
 ) -> Experience:
     """Tensors, credit and scores of a graded rollout; ``saved`` brings back what was scored at rollout weights."""
     scoring = ctx.scoring
-    tokens = build_score_batch(
-        batch.prompts,
-        batch.records,
-        scoring.batching,
-        pad_token_id=pad_token_id(ctx),
-        max_prompt_len=ctx.generation.max_prompt_len,
-    )
-    valid = valid_rows(graded, scoring.truncation)
-    complete = complete_rows(graded.records)
-    mask = trained_tokens(tokens, valid.flatten(), complete, scoring.truncation)
-    sampled_logp, sampled_known = sampled_logp_tensor(tokens, graded.records)
-    pieces = plan_slices(tokens, RowRange(0, tokens.total_sequences), scoring.batching.max_tokens)
+    with clock.phase("prepare"):
+        tokens = build_score_batch(
+            batch.prompts,
+            batch.records,
+            scoring.batching,
+            pad_token_id=pad_token_id(ctx),
+            max_prompt_len=ctx.generation.max_prompt_len,
+        )
+        valid = valid_rows(graded, scoring.truncation)
+        complete = complete_rows(graded.records)
+        mask = trained_tokens(tokens, valid.flatten(), complete, scoring.truncation)
+        sampled_logp, sampled_known = sampled_logp_tensor(tokens, graded.records)
+        pieces = plan_slices(tokens, RowRange(0, tokens.total_sequences), scoring.batching.max_tokens)
 
     if saved is not None:
         old_logp, entropy_mean = saved["old_logp"], saved["token_entropy_mean"]
@@ -123,7 +124,8 @@ def build_experience(
         with clock.phase("old_policy"):
             old_logp, entropy_mean = _score_old(ctx, resources, tokens, mask, pieces)
     assert resources.method is not None
-    rewards = assign_credit(graded, scoring, resources.method, entropy_mean)
+    with clock.phase("prepare"):
+        rewards = assign_credit(graded, scoring, resources.method, entropy_mean)
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:

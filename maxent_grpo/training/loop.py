@@ -107,7 +107,8 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     batches = _batches(ctx, parts.position)
     while state.global_step < total and not state.stop_training:
         report, first_time = _take_step(ctx, resources, parts, batches)
-        metrics = _measure(ctx, resources, parts, report)
+        with parts.clock.phase("measure"):
+            metrics = _measure(ctx, resources, parts, report)
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
             evaluations[state.global_step] = _evaluate(resources, parts)

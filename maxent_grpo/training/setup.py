@@ -155,7 +155,10 @@ def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: Lo
     settings = config.model.warm_start
     demonstrations = task.demonstrations(settings.num_problems, settings.mode_skew, settings.seed)
     report = warm_start(loaded, demonstrations, settings, identity={"task": task.name})
-    handles.write_note(f"warm start: {report}")
+    made = "read from the cache" if report.cached else f"trained in {report.seconds:.0f} s"
+    handles.write_note(
+        f"warm start: {report.num_steps} supervised steps, last loss {report.final_loss:.2f} nats per answer, {made}"
+    )
 
 
 def _assemble(

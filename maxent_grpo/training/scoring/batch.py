@@ -47,12 +47,11 @@ def build_score_batch(
         entry = lookup(prompt)
         entries.extend(entry for _ in group)
         records.extend(group)
-    width = max((len(record.token_ids) for record in records), default=1)
-    ids = torch.full((len(records), width), pad_token_id, dtype=torch.long)
-    mask = torch.zeros((len(records), width), dtype=torch.bool)
-    for row, record in enumerate(records):
-        ids[row, : len(record.token_ids)] = torch.tensor(record.token_ids, dtype=torch.long)
-        mask[row, : len(record.token_ids)] = True
+    lengths = torch.tensor([len(record.token_ids) for record in records], dtype=torch.long)
+    width = int(lengths.max()) if records else 1
+    mask = torch.arange(width) < lengths.unsqueeze(-1)
+    ids = torch.full(mask.shape, pad_token_id, dtype=torch.long)
+    ids[mask] = torch.tensor([token for record in records for token in record.token_ids], dtype=torch.long)
     return ScoreBatch(
         prompt_entries=entries,
         completion_ids=ids,
@@ -67,12 +66,10 @@ def build_score_batch(
 
 def sampled_logp_tensor(batch: ScoreBatch, records: Sequence[CompletionRecord]) -> tuple[Tensor, Tensor]:
     """Behaviour log-probs as the sampler reported them [N, T], and which tokens have one [N, T]."""
-    logp = torch.zeros(batch.completion_ids.shape, dtype=torch.float32)
-    known = torch.zeros(batch.completion_ids.shape, dtype=torch.bool)
-    for row, record in enumerate(records):
-        if record.behaviour_logp is not None:
-            logp[row, : len(record.behaviour_logp)] = torch.tensor(record.behaviour_logp, dtype=torch.float32)
-            known[row, : len(record.behaviour_logp)] = True
+    has_logp = torch.tensor([record.behaviour_logp is not None for record in records], dtype=torch.bool)
+    known = batch.completion_attention_mask & has_logp.unsqueeze(-1)
+    logp = torch.zeros(known.shape, dtype=torch.float32)
+    logp[known] = torch.tensor([value for record in records for value in record.behaviour_logp or []])
     return logp, known
 
 

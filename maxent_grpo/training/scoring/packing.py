@@ -80,31 +80,32 @@ def pack_rows(batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> ModelInp
         rows: the sequences to pack; a group may be cut, its part then brings its own copy of the prompt.
         dtype: type of the additive attention mask, the model's.
     """
-    lengths = batch.completion_attention_mask[rows.slice].sum(dim=-1).tolist()
     packs = _group_rows(batch.prompt_entries[rows.slice])
-    widths = [entry.length + sum(lengths[first:last]) for entry, first, last in packs]
-    width = max(widths)
+    prompt_lengths = torch.tensor([entry.length for entry, _, _ in packs])
+    pack_sizes = torch.tensor([last - first for _, first, last in packs])
+    lengths = batch.completion_attention_mask[rows.slice].sum(dim=-1)
+    # of each row: the pack it is in, its number in there from 1 on, and where its first token stands
+    pack_of_row = torch.arange(len(packs)).repeat_interleave(pack_sizes)
+    first_rows = (pack_sizes.cumsum(0) - pack_sizes)[pack_of_row]
+    segment_of_row = torch.arange(len(rows)) - first_rows + 1
+    before = lengths.cumsum(0) - lengths
+    start_of_row = prompt_lengths[pack_of_row] + before - before[first_rows]
+
+    row, column = batch.completion_attention_mask[rows.slice].nonzero(as_tuple=True)
+    model_row, at = pack_of_row[row], start_of_row[row] + column
+    width = int((start_of_row + lengths).max())
     ids = torch.full((len(packs), width), batch.pad_token_id, dtype=torch.long)
     positions = torch.zeros((len(packs), width), dtype=torch.long)
     segments = torch.full((len(packs), width), -1, dtype=torch.long)
-    read: list[Tensor] = []
-    for number, (entry, first, last) in enumerate(packs):
+    for number, (entry, _, _) in enumerate(packs):
         ids[number, : entry.length] = torch.tensor(entry.input_ids, dtype=torch.long)
         positions[number, : entry.length] = torch.arange(entry.length)
         segments[number, : entry.length] = 0
-        at = entry.length
-        for segment, row in enumerate(range(first, last), start=1):
-            length = lengths[row]
-            ids[number, at : at + length] = batch.completion_ids[rows.first + row, :length]
-            positions[number, at : at + length] = torch.arange(entry.length, entry.length + length)
-            segments[number, at : at + length] = segment
-            # the first token is predicted at the prompt's end, every other one at the token before it
-            place = torch.arange(at - 1, at + length - 1)
-            place[:1] = entry.length - 1
-            column = torch.arange(length)
-            read.append(torch.stack([torch.full_like(column, number), place, torch.full_like(column, row), column]))
-            at += length
-    model_row, place, row, column = torch.cat(read, dim=1)
+    ids[model_row, at] = batch.completion_ids[rows.slice][row, column]
+    positions[model_row, at] = prompt_lengths[model_row] + column
+    segments[model_row, at] = segment_of_row[row]
+    # the first token is predicted at the prompt's end, every other one at the token before it
+    place = torch.where(column == 0, prompt_lengths[model_row], at) - 1
     first_kept = min(entry.length for entry, _, _ in packs) - 1
     return ModelInputs(
         input_ids=ids,
