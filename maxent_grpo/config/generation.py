@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from maxent_grpo.training.types.runtime import GenerationPenaltyConfig
+from maxent_grpo.training.types.generation import GenerationPenaltyConfig
 
 ANSWER_ALPHABET = "@answer"
 """Entry of `generation.allowed_tokens` that stands for the task's own answer alphabet."""

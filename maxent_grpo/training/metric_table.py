@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maxent_grpo.training.types.runtime import GENERATION_COUNTERS
+from maxent_grpo.training.types.generation import GENERATION_COUNTERS
 
 
 @dataclass(frozen=True)

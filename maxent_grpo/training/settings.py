@@ -13,12 +13,12 @@ from maxent_grpo.config.resolve import reference_source, resolve_score_mode
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode
+from maxent_grpo.training.types.generation import VLLMClientConfig
 from maxent_grpo.training.types.runtime import (
     BatchingSettings,
     EvaluationSettings,
     GenerationSettings,
     ScoringSettings,
-    VLLMClientConfig,
 )
 
 

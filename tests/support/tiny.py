@@ -25,8 +25,9 @@ from transformers import (
 
 from maxent_grpo.models.tokenizer import build_char_tokenizer
 from maxent_grpo.tasks.rows import RowPrompt
+from maxent_grpo.training.types.generation import GenerationPenaltyConfig, VLLMClientConfig
 from maxent_grpo.training.types.rewards import PromptCacheEntry
-from maxent_grpo.training.types.runtime import GenerationPenaltyConfig, GenerationSettings, VLLMClientConfig
+from maxent_grpo.training.types.runtime import GenerationSettings
 
 MAX_POSITIONS = 128
 _SHAPE = {

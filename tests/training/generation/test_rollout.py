@@ -11,7 +11,8 @@ from maxent_grpo.errors import DataError, GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.generation.rollout import collect_rollout
-from maxent_grpo.training.types.runtime import GENERATION_COUNTERS, GenerationSettings, VLLMClientConfig
+from maxent_grpo.training.types.generation import GENERATION_COUNTERS, VLLMClientConfig
+from maxent_grpo.training.types.runtime import GenerationSettings
 
 
 def rows_of(*row_ids: str) -> list[dict[str, object]]:
