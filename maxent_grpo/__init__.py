@@ -33,8 +33,9 @@ def compose(*overrides: str) -> RootConfig:
         ConfigError: with every problem there is.
     """
     from maxent_grpo.config.load import load_config
+    from maxent_grpo.config.resumed import with_run_overrides
 
-    return load_config(list(overrides))
+    return load_config(with_run_overrides(overrides))
 
 
 def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
@@ -48,15 +49,20 @@ def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
     """
     from omegaconf import DictConfig
 
-    from maxent_grpo.config.load import check, check_object, load_config
+    from maxent_grpo.config.load import check, check_object
+    from maxent_grpo.config.resumed import with_run_overrides
     from maxent_grpo.config.root import RootConfig
 
     if isinstance(config, str):
         raise TypeError(f"run takes a list of overrides: write run([{config!r}])")
+    overrides: list[str] = []
     if isinstance(config, RootConfig):
         checked = check_object(config)
+    elif isinstance(config, DictConfig):
+        checked = check(config)
     else:
-        checked = check(config) if isinstance(config, DictConfig) else load_config(list(config))
+        overrides = with_run_overrides(config)
+        checked = compose(*overrides)
     from maxent_grpo.training.setup import run_from_config
 
-    return run_from_config(checked)
+    return run_from_config(checked, overrides)

@@ -58,6 +58,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "controller_state.json",
         "curves.png",
         "metrics.jsonl",
+        "overrides.json",
         "run.log",
     ]
     lines = metric_lines(run_dir)
@@ -83,6 +84,25 @@ def test_every_preset_trains_for_two_steps(preset: str, tmp_path: Path) -> None:
     result = train(tmp_path / preset, f"experiment={preset}")
     assert result.global_step == 2
     assert metric_lines(tmp_path / preset)[-1]["step"] == 2
+
+
+def test_resuming_takes_over_what_the_runs_own_command_line_said(tmp_path: Path) -> None:
+    run_dir, longer = tmp_path / "a=1", tmp_path / "longer"
+    first = run_command(*SMALL, "scoring=grpo", "seed=4", f"run.dir='{run_dir}'")
+    assert first.returncode == 0, first.stderr
+    more = run_command(
+        f"checkpoint.resume_from='{run_dir}'", "optimization.total_training_steps=3", f"run.dir={longer}"
+    )
+    assert more.returncode == 0, more.stderr
+    assert [line["step"] for line in metric_lines(longer)] == [0, 1, 2, 3]
+    assert "scoring=grpo" in (longer / "config.yaml").read_text()
+    shown = run_command("--cfg", "job", f"checkpoint.resume_from='{run_dir}/checkpoints/step_2'")
+    assert "advantage: group_std" in shown.stdout
+    assert "seed: 4" in shown.stdout
+    changed = run_command(f"checkpoint.resume_from='{run_dir}'", "seed=5", f"run.dir={tmp_path}/changed")
+    assert changed.returncode == 1
+    assert "seed" in changed.stderr
+    assert "Traceback" not in changed.stderr
 
 
 def test_a_sweep_trains_the_good_jobs_and_names_the_bad_one(tmp_path: Path) -> None:

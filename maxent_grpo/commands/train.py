@@ -16,6 +16,7 @@ from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
 from maxent_grpo.config.compose import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
+from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import CheckpointError, ConfigError, DataError, MaxentGrpoError
 
@@ -39,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
     # Hydra would cut the traceback of an error inside the job, and turn it into a SystemExit
     os.environ["HYDRA_FULL_ERROR"] = "1"
     args = get_args_parser().parse_args()
-    overrides, folder = list(args.overrides), args.config_dir
+    flags = [text for text in sys.argv[1:] if text not in args.overrides]
+    overrides, folder = with_run_overrides(args.overrides), args.config_dir
+    sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
     own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
     register()
     try:
@@ -67,7 +70,7 @@ def hydra_main(config: DictConfig) -> None:
             print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
         from maxent_grpo.training.setup import run_from_config
 
-        run_from_config(checked)
+        run_from_config(checked, list(runtime.overrides.task))
     except EXPECTED:
         raise
     except Exception:

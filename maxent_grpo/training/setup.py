@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError, DataError
@@ -78,8 +79,8 @@ from maxent_grpo.training.types.runtime import (
 logger = logging.getLogger(__name__)
 
 
-def run_from_config(config: RootConfig) -> RunResult:
-    """Run a checked configuration from start to end.
+def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunResult:
+    """Run a checked configuration from start to end; ``overrides``, which it was composed from, are kept for a resume.
 
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
@@ -90,6 +91,7 @@ def run_from_config(config: RootConfig) -> RunResult:
     if resume is not None:
         adopt_history(resume.run_dir, run_dir, resume.step)
     write_config(run_dir, OmegaConf.to_yaml(OmegaConf.structured(config)), chosen_options(config))
+    write_overrides(run_dir, overrides)
     handles = build_logging(config.logging, run_dir)
     try:
         return _run(config, handles, resume)

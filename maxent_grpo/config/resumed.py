@@ -1,0 +1,69 @@
+"""The settings of a run that is continued: what its own command line said, with the new one on top.
+
+A run keeps its overrides in ``overrides.json``. Resuming takes them first, so that
+`python train.py checkpoint.resume_from=<run>` continues the run as it was and anything else on the line changes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+OVERRIDES_FILE = "overrides.json"
+RESUME = "checkpoint.resume_from"
+OF_ONE_RUN = ("run.dir", RESUME, "hydra", "controller.paths")
+"""Settings that belong to one run only and are not taken over; a prefix stands for all below it."""
+
+
+def with_run_overrides(overrides: Sequence[str]) -> list[str]:
+    """The overrides of the run named by `checkpoint.resume_from`, if any, followed by these.
+
+    An override of the run is left out when a new one sets the same key. Without that setting, or where the path holds no
+    record of overrides, the overrides come back as they are: what is wrong with the path is for the gates to say.
+    """
+    path = _resume_path(overrides)
+    record = None if path is None else _record(Path(path))
+    if record is None:
+        return list(overrides)
+    taken = {_key(text) for text in overrides}
+    kept = [text for text in record if _key(text) not in taken and not _is_of_one_run(_key(text))]
+    return [*kept, *overrides]
+
+
+def write_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Keep a run's overrides in its directory."""
+    (run_dir / OVERRIDES_FILE).write_text(json.dumps(list(overrides), indent=1) + "\n", encoding="utf-8")
+
+
+def _resume_path(overrides: Sequence[str]) -> str | None:
+    named = [text for text in overrides if _key(text) == RESUME]
+    if not named:
+        return None
+    try:
+        override = OverridesParser.create().parse_override(named[-1])
+        value: Any = None if override.is_sweep_override() else override.value()
+    except HydraException:
+        return None
+    return None if value is None else str(value)
+
+
+def _record(path: Path) -> list[str] | None:
+    """The overrides kept by the run that ``path`` is, or lies inside of as a checkpoint."""
+    for folder in (path, *list(path.parents)[:2]):
+        file = folder / OVERRIDES_FILE
+        if file.is_file():
+            return cast(list[str], json.loads(file.read_text(encoding="utf-8")))
+    return None
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _is_of_one_run(key: str) -> bool:
+    return any(key == name or key.startswith((f"{name}.", f"{name}/")) for name in OF_ONE_RUN)
