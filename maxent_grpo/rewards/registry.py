@@ -79,17 +79,17 @@ class RewardTerm:
         return values
 
     def _checked(self, value: Any, offered: Mapping[str, Sequence[Any]], row: int) -> Grade | None:
-        if value is None or isinstance(value, Grade):
-            return value
+        if value is None:
+            return None
         try:
-            number = float(value)
+            number = float(value.reward if isinstance(value, Grade) else value)
         except (TypeError, ValueError) as error:
             raise RewardError(f"{self._where(offered, row)} returned {value!r}, which is not a number") from error
         if not math.isfinite(number):
             raise RewardError(
                 f"{self._where(offered, row)} returned {number}: return a finite number, or None to leave the row out"
             )
-        return Grade(reward=number, mode=None, reason="")
+        return value if isinstance(value, Grade) else Grade(reward=number, mode=None, reason="")
 
     def _where(self, offered: Mapping[str, Sequence[Any]], row: int) -> str:
         row_id = offered["row_id"][row] if "row_id" in offered else row

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console as Terminal
 from rich.console import ConsoleOptions, RenderResult
@@ -20,6 +20,7 @@ from rich.text import Text
 from maxent_grpo.config.logging import Console
 from maxent_grpo.report.read import METRICS_FILE, read_metrics
 from maxent_grpo.telemetry.progress import Progress, closing_lines, evaluation_line, live_line, plain_line
+from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import PACKAGE_LOGGER
 from maxent_grpo.training.types.logging import Writer
 
@@ -37,26 +38,8 @@ class _Warnings(logging.Handler):
         self._show(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
-class SilentConsole:
+class SilentConsole(QuietWriter):
     """Shows nothing."""
-
-    def start(self, total_steps: int, first_step: int) -> None:
-        """Silent."""
-
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Silent."""
-
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Silent."""
-
-    def write_note(self, message: str) -> None:
-        """Silent."""
-
-    def flush(self) -> None:
-        """Silent."""
-
-    def close(self) -> None:
-        """Silent."""
 
 
 class _Tracker:
@@ -107,7 +90,7 @@ class _Tracker:
         return closing_lines(self.progress(), self._run_dir, self.evaluations) if self.is_started else []
 
 
-class PlainConsole:
+class PlainConsole(QuietWriter):
     """Aligned lines for a log or a pipe: the first and last step, about one a second between, and every evaluation."""
 
     def __init__(
@@ -142,15 +125,9 @@ class PlainConsole:
         if any(name.startswith("eval/") for name in metrics):
             self._print(evaluation_line(step, self._total, metrics))
 
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Completions are not shown."""
-
     def write_note(self, message: str) -> None:
         """Print the sentence."""
         self._print(message)
-
-    def flush(self) -> None:
-        """Every line is flushed as it is printed."""
 
     def close(self) -> None:
         """Print where to look; closing again does nothing."""
@@ -176,7 +153,7 @@ class _LiveLine:
         yield text
 
 
-class LiveConsole:
+class LiveConsole(QuietWriter):
     """One line that is redrawn in place; notes and evaluations stay above it."""
 
     def __init__(
@@ -206,15 +183,9 @@ class LiveConsole:
         if any(name.startswith("eval/") for name in metrics):
             self._print(evaluation_line(step, self._total, metrics))
 
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Completions are not shown."""
-
     def write_note(self, message: str) -> None:
         """Print the sentence above the line."""
         self._print(message)
-
-    def flush(self) -> None:
-        """The line redraws itself."""
 
     def close(self) -> None:
         """Take the line away and print where to look; closing again does nothing."""

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.report.atomic import sync_directory
 from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, iterate_jsonl
+from maxent_grpo.telemetry.quiet import QuietWriter
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +80,11 @@ def _number(name: str, value: object, step: int) -> int | float:
     return float(value)
 
 
-class MetricsFile:
+class MetricsFile(QuietWriter):
     """Writes metrics.jsonl: ``{"step": n, "<group>/<name>": number, ...}``, keys sorted, numbers exact and finite."""
 
     def __init__(self, run_dir: Path) -> None:
         self._lines = _LineFile(run_dir / METRICS_FILE)
-
-    def start(self, total_steps: int, first_step: int) -> None:
-        """Nothing to prepare."""
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the line of ``step``.
@@ -98,12 +96,6 @@ class MetricsFile:
         if "step" in metrics:
             raise ValueError("a metric cannot be called step: that key is the line's own")
         self._lines.append(step, [{name: _number(name, metrics[name], step) for name in sorted(metrics)}])
-
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Completions are not metrics."""
-
-    def write_note(self, message: str) -> None:
-        """Notes are not metrics."""
 
     def flush(self) -> None:
         """Flush and fsync."""
@@ -131,17 +123,11 @@ def _plain(value: object, where: str) -> object:
     raise TypeError(f"{where} is a {type(value).__name__}, which a line of JSON cannot hold")
 
 
-class CompletionsFile:
+class CompletionsFile(QuietWriter):
     """Writes completions.jsonl: one line a completion with its prompt, rewards and weights; null where a number is undefined."""
 
     def __init__(self, run_dir: Path) -> None:
         self._lines = _LineFile(run_dir / COMPLETIONS_FILE)
-
-    def start(self, total_steps: int, first_step: int) -> None:
-        """Nothing to prepare."""
-
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics are not completions."""
 
     def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Append one line for each record.
@@ -157,9 +143,6 @@ class CompletionsFile:
             lines.append({name: _plain(record[name], f"{where}: {name}") for name in fields})
         if lines:
             self._lines.append(step, lines)
-
-    def write_note(self, message: str) -> None:
-        """Notes are not completions."""
 
     def flush(self) -> None:
         """Flush and fsync."""

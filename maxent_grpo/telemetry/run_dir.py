@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, OPTIONS_COMMENT
+from maxent_grpo.telemetry.quiet import QuietWriter
 
 LOG_FILE = "run.log"
 PACKAGE_LOGGER = "maxent_grpo"
@@ -60,7 +60,7 @@ def write_config(run_dir: Path, yaml_text: str, options: Mapping[str, str] | Non
     return path
 
 
-class RunLog:
+class RunLog(QuietWriter):
     """Writes run.log: what the package's loggers say, and every note, with time, level and module."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -76,12 +76,6 @@ class RunLog:
     def start(self, total_steps: int, first_step: int) -> None:
         """Record the range of steps."""
         self.write_note(f"steps {first_step + 1} to {total_steps}")
-
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics have a file of their own."""
-
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Completions have a file of their own."""
 
     def write_note(self, message: str) -> None:
         """Record the sentence."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from maxent_grpo.config.logging import LoggingConfig
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.telemetry.console import build_console
 from maxent_grpo.telemetry.files import CompletionsFile, MetricsFile
+from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import RunLog
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 
 
-class CurvesWriter:
+class CurvesWriter(QuietWriter):
     """Redraws curves.png from metrics.jsonl at every evaluation and at the end; stands after the metrics file."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -28,23 +28,11 @@ class CurvesWriter:
         draw_curves(self._run_dir)
         self._has_undrawn_lines = False
 
-    def start(self, total_steps: int, first_step: int) -> None:
-        """Nothing to prepare."""
-
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Redraw when the line holds an evaluation."""
         self._has_undrawn_lines = True
         if any(name.startswith("eval/") for name in metrics):
             self._draw()
-
-    def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Completions are not drawn."""
-
-    def write_note(self, message: str) -> None:
-        """Notes are not drawn."""
-
-    def flush(self) -> None:
-        """The picture is replaced atomically whenever it is drawn."""
 
     def close(self) -> None:
         """Draw the steps since the last picture."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
 from maxent_grpo.distributed import any_rank
-from maxent_grpo.errors import NonFiniteError
+from maxent_grpo.errors import ConfigError, NonFiniteError
 from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
 
 
@@ -35,12 +36,21 @@ def resolve_schedule(
 
     total_training_steps > 0 wins; otherwise it is num_epochs * steps_per_epoch with
     steps_per_epoch = ceil(num_prompts / prompts_per_step).
+
+    Raises:
+        ConfigError: the warm-up is not shorter than the epochs asked for; of a given number of steps the gates know it.
     """
     steps_per_epoch = None if num_prompts is None else math.ceil(num_prompts / config.prompts_per_step)
     total = config.total_training_steps
     if total <= 0:
         assert steps_per_epoch is not None, "the configuration requires total_training_steps for a stream"
         total = config.num_epochs * steps_per_epoch
+        if config.warmup_steps >= total:
+            raise ConfigError(
+                f"optimization.warmup_steps={config.warmup_steps} is not below the {total} steps that "
+                f"optimization.num_epochs={config.num_epochs} makes of {num_prompts} prompts: the learning rate would never "
+                f"reach its peak; use optimization.warmup_steps={total - 1} or less"
+            )
     return OptimizationSchedule(
         num_epochs=config.num_epochs,
         num_generations=num_generations,
@@ -87,6 +97,16 @@ def build_optimizer(
     )
     prepared = accelerator.prepare(base)
     return OptimizerHandles(prepared, scheduler, base, config.learning_rate)
+
+
+def set_learning_rate(handles: OptimizerHandles) -> None:
+    """Put the optimiser on the schedule's curve, which a resumed run may have been given another length of."""
+    schedule = handles.lr_scheduler
+    assert isinstance(schedule, LambdaLR)
+    for group, peak, factor in zip(
+        handles.base_optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = peak * factor(schedule.last_epoch)
 
 
 def backward(accelerator: Accelerator, loss: Tensor) -> None:

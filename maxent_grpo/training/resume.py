@@ -21,6 +21,7 @@ from maxent_grpo.training.checkpoint.run_state import (
 from maxent_grpo.training.checkpoint.store import find_checkpoint
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, load_model_weights
 from maxent_grpo.training.loop import LoopParts
+from maxent_grpo.training.optim import set_learning_rate
 from maxent_grpo.training.types.runtime import TrainingLoopContext
 
 logger = logging.getLogger(__name__)
@@ -87,12 +88,15 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
     ctx.checkpoint_state_ref = registry
 
 
-def restore(ctx: TrainingLoopContext, resume: Resume) -> None:
+def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     """Load weights and every registered state. A frozen reference stays what it is: the policy as the run began."""
     assert ctx.checkpoint_state_ref is not None
     ctx.resume_checkpoint = str(resume.folder)
     load_model_weights(ctx.runtime.model, resume.folder / MODEL_FOLDER)
     ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref)
+    # the patience and the length of training may have changed: what follows from them is settled anew
+    parts.state.stop_training = parts.saving.best.out_of_patience
+    set_learning_rate(ctx.optimization.handles)
     logger.info("resumed from %s at step %d", ctx.resume_checkpoint, ctx.resume_state["step"])
 
 

@@ -113,12 +113,26 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> 
     parts = _loop_parts(config, ctx, resources, train)
     register_state(ctx, parts)
     if resume is not None:
-        restore(ctx, resume)
+        restore(ctx, parts, resume)
     elif config.controller.paths.resume_from is not None:
         parts.controller.load_state_dict(read_state(config.controller.paths.resume_from))
+        _check_taken_over(ctx, parts.controller)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
     handles.write_note(startup_summary(config, _facts(config, accelerator, loaded, train, held_out)))
     return run_training(ctx, resources, parts)
+
+
+def _check_taken_over(ctx: TrainingLoopContext, controller: Controller) -> None:
+    """Refuse coefficients of another run that this run's method cannot work with."""
+    values, listwise = controller.values, ctx.scoring.weighting.listwise_coef > 0
+    state = f"controller.paths.resume_from={ctx.controller.resume_from}: "
+    if ctx.runtime.reference_model is None and (values.kl_beta > 0 or (listwise and values.beta > 0)):
+        raise ConfigError(
+            f"{state}its kl_beta={values.kl_beta:g} and beta={values.beta:g} need reference log-probabilities, and this run "
+            "keeps no reference; use scoring.reference_logprobs_source=model"
+        )
+    if listwise and values.tau + values.beta == 0:
+        raise ConfigError(f"{state}its tau + beta is 0, where the weight exponent 1/(tau+beta) is undefined")
 
 
 def _accelerator(config: RootConfig) -> Accelerator:

@@ -88,7 +88,7 @@ def train_step(
         with clock.phase("backward"):
             backward(accelerator, loss.loss)
         losses.append(loss)
-        _measure(sums, scores, row_targets, experience, piece, scoring)
+        _measure(sums, scores, row_targets, experience, piece, scoring, step - 1 == experience.policy_version)
 
     with clock.phase("optimizer"):
         update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
@@ -223,6 +223,7 @@ def _measure(
     experience: Experience,
     piece: RowRange,
     scoring: ScoringSettings,
+    at_rollout_weights: bool,
 ) -> None:
     mask, old = scores.token_mask, scores.old_token_logp
     assert mask is not None
@@ -235,6 +236,8 @@ def _measure(
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
+    if experience.old_logp is None and not at_rollout_weights:
+        return  # the sampler's log-probs would be compared with those of other weights
     trainer = logp if experience.old_logp is None else experience.old_logp[piece.slice].to(logp.device)
     known = experience.sampled_known[piece.slice].to(logp.device) & mask
     sums.add_gap(trainer, targets.sampled_logp if targets.sampled_logp is not None else trainer, known)

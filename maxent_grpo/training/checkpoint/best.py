@@ -54,8 +54,12 @@ class BestTracker:
             self.num_evaluations_without_better = 0
         else:
             self.num_evaluations_without_better += 1
-        should_stop = self.patience is not None and self.num_evaluations_without_better >= self.patience
-        return is_best, should_stop
+        return is_best, self.out_of_patience
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether as many evaluations as ``patience`` allows were not better."""
+        return self.patience is not None and self.num_evaluations_without_better >= self.patience
 
     def _is_better(self, value: float) -> bool:
         if self.best is None:

@@ -68,8 +68,8 @@ def sampled_logp_tensor(batch: ScoreBatch, records: Sequence[CompletionRecord]) 
     """Behaviour log-probs as the sampler reported them [N, T], and which tokens have one [N, T]."""
     has_logp = torch.tensor([record.behaviour_logp is not None for record in records], dtype=torch.bool)
     known = batch.completion_attention_mask & has_logp.unsqueeze(-1)
-    logp = torch.zeros(known.shape, dtype=torch.float32)
-    logp[known] = torch.tensor([value for record in records for value in record.behaviour_logp or []])
+    logp = torch.zeros(known.shape, dtype=torch.float64)
+    logp[known] = torch.tensor([value for record in records for value in record.behaviour_logp or []], dtype=logp.dtype)
     return logp, known
 
 
