@@ -369,6 +369,7 @@ def _facts(
         "dropped_prompts": train.num_dropped + held_out.num_dropped,
         "num_processes": accelerator.num_processes,
         "device": str(accelerator.device),
+        "truncated_prompts": train.num_truncated + held_out.num_truncated,
         "parameters": f"{loaded.model.num_parameters():,}",
         "directory": config.run.dir,
     }

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from maxent_grpo.rewards.grade import Grade
+
 
 def spread(completions: Sequence[str]) -> list[float]:
     """Share of four characters that differ from one another."""
@@ -33,6 +35,11 @@ def silent_on_green(completions: Sequence[str]) -> list[float | None]:
 
 def silent(completions: Sequence[str]) -> list[None]:
     return [None for _ in completions]
+
+
+def undefined_grade_on_green(completions: Sequence[str]) -> list[Grade]:
+    """A verdict whose number does not exist."""
+    return [Grade(math.nan if "G" in text else 1.0, mode=None, reason="") for text in completions]
 
 
 def not_a_number_on_green(completions: Sequence[str]) -> list[float]:

@@ -23,6 +23,7 @@ def trained_steps(run_dir: Path) -> int:
     [
         ("refuses_green", r"raised LookupError\('no price for .*G.*'\)"),
         ("not_a_number_on_green", "returned nan: return a finite number, or None to leave the row out"),
+        ("undefined_grade_on_green", "returned nan: return a finite number, or None to leave the row out"),
     ],
 )
 def test_a_broken_reward_function_stops_the_run_naming_term_row_and_completion(
@@ -113,3 +114,30 @@ def test_a_run_that_failed_can_be_looked_at(tmp_path: Path) -> None:
         train(tmp_path / "run", *QUICK, "data.num_train=3")
     assert (tmp_path / "run" / "config.yaml").read_text().startswith("# options: model=tiny")
     assert "ERROR" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_a_warm_up_that_outlasts_the_epochs_is_refused(tmp_path: Path) -> None:
+    by_epochs = ("optimization.total_training_steps=0", "optimization.num_epochs=1", "optimization.warmup_steps=3")
+    with pytest.raises(ConfigError, match=r"warmup_steps=3 is not below the 3 steps that .*num_epochs=1 makes of 12"):
+        train(tmp_path / "run", *QUICK, *by_epochs)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "metric"),
+    [("scoring.kl_beta", 0.1, "controller/kl_beta"), ("scoring.weighting.beta", 0.3, "controller/beta")],
+)
+def test_coefficients_of_another_run_that_need_a_reference_are_refused_without_one(
+    tmp_path: Path, setting: str, value: float, metric: str
+) -> None:
+    method = ("scoring=maxent", "evaluation.enabled=false")
+    train(tmp_path / "first", *method, f"{setting}={value}")
+    taken_over = f"controller.paths.resume_from={tmp_path / 'first' / 'controller_state.json'}"
+    with pytest.raises(ConfigError, match="need reference log-probabilities, and this run keeps no reference"):
+        train(tmp_path / "second", *method, taken_over)
+    train(tmp_path / "third", *method, taken_over, "scoring.reference_logprobs_source=model")
+    assert [line[metric] for line in metric_lines(tmp_path / "third")] == [value] * 2
+
+
+def test_prompts_cut_to_the_limit_are_counted(tmp_path: Path) -> None:
+    train(tmp_path / "run", *QUICK, "generation.max_prompt_len=6", "data.long_prompts=truncate_left")
+    assert "truncated prompts  16" in (tmp_path / "run" / "run.log").read_text()

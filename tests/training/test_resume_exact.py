@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -303,3 +304,24 @@ def test_patience_counts_on_after_a_resume(tmp_path: Path) -> None:
     assert resumed.global_step == 4
     assert list(resumed.evaluations) == [3, 4]
     assert checkpoint_of(tmp_path / "run" / "checkpoints" / "best").name == "step_1"
+
+
+def test_a_run_that_stopped_early_goes_on_when_its_patience_is_lifted(tmp_path: Path) -> None:
+    watched = (
+        "optimization.learning_rate=1e-12",
+        "optimization.total_training_steps=4",
+        "evaluation.every_n_steps=1",
+        "checkpoint.best_metric=eval/pass@1",
+    )
+    impatient = (*watched, "checkpoint.early_stop_patience=1")
+    assert train(tmp_path / "run", *impatient).global_step == 2
+    assert train(tmp_path / "run", *impatient, resume_from=tmp_path / "run").global_step == 2
+    assert train(tmp_path / "run", *watched, resume_from=tmp_path / "run").global_step == 4
+
+
+def test_a_longer_run_follows_the_longer_curve_from_its_first_step(tmp_path: Path) -> None:
+    cosine = ("scoring=dr_grpo", "evaluation.enabled=false", "optimization.lr_scheduler_type=cosine")
+    train(tmp_path / "run", *cosine, "optimization.total_training_steps=2")
+    train(tmp_path / "run", *cosine, "optimization.total_training_steps=4", resume_from=tmp_path / "run")
+    rates = [line["optim/learning_rate"] for line in metric_lines(tmp_path / "run")]
+    assert rates == pytest.approx([0.01 * (1 + math.cos(math.pi * share)) / 2 for share in (0, 1 / 2, 2 / 4, 3 / 4)])

@@ -388,3 +388,12 @@ def test_the_mismatch_weight_of_a_completion_without_reported_log_probs_is_one(l
     gradients = torch.autograd.grad(-objective / (len(advantages) * t_max), parameters)
     assert largest_difference(taken.gradient, dict(zip(names, gradients, strict=True))) < TOLERANCE
     assert largest_difference(taken.gradient, plain) > 1e2 * TOLERANCE
+
+
+def test_the_gap_to_the_sampler_is_measured_at_the_weights_that_sampled(tmp_path: Path) -> None:
+    reused = ("scoring=dr_grpo", "optimization.num_iterations=2", "evaluation.enabled=false", "model.dtype=float64")
+    train(tmp_path / "run", *reused, "scoring.behavior_logprobs_source=sampler")
+    first, second = metric_lines(tmp_path / "run")
+    assert first["generation/logprob_gap"] < 1e-12
+    assert second["policy/log_ratio_abs_mean"] > 1e-2
+    assert "generation/logprob_gap" not in second

@@ -256,7 +256,7 @@ def test_sampled_logps_are_aligned_and_unknown_where_the_sampler_gave_none():
     records = [record for group in groups for record in group]
     logp, known = sampled_logp_tensor(_batch(), records)
     assert torch.equal(known, _batch().completion_attention_mask & (torch.arange(12) != 1)[:, None])
-    assert torch.equal(logp, torch.where(known, -0.5, 0.0))
+    assert torch.equal(logp, torch.where(known, -0.5, 0.0).double())
 
 
 def test_a_moving_reference_mixes_in_the_policy_only_when_due():
