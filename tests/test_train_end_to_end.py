@@ -105,6 +105,35 @@ def test_resuming_takes_over_what_the_runs_own_command_line_said(tmp_path: Path)
     assert "Traceback" not in changed.stderr
 
 
+def test_an_error_in_a_reward_is_one_message_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    words = [word for word in SMALL if "spread" not in word]
+    done = run_command(
+        *words, f"run.dir={tmp_path}/run", "+reward.functions.broken=support.graders:broken", "+reward.terms.broken=1"
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("train.py: reward term 'broken' on row ")
+    assert "Traceback" not in done.stderr
+    assert "Error executing job" not in done.stderr
+    assert "Traceback" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_the_printed_settings_are_resolved() -> None:
+    done = run_command("--cfg", "job")
+    assert done.returncode == 0
+    assert "clip_range: 0.2" in done.stdout
+    assert "${" not in done.stdout
+
+
+def test_completions_are_recorded_at_every_due_step_of_a_reused_rollout(tmp_path: Path) -> None:
+    train(
+        tmp_path / "run",
+        "optimization.num_iterations=2",
+        "optimization.total_training_steps=4",
+        "logging.completions_every=2",
+    )
+    assert {line["step"] for line in completion_lines(tmp_path / "run")} == {2, 4}
+
+
 def test_a_sweep_trains_the_good_jobs_and_names_the_bad_one(tmp_path: Path) -> None:
     done = run_command(
         "-m",

@@ -18,11 +18,22 @@ from maxent_grpo.config.compose import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.store import register
-from maxent_grpo.errors import CheckpointError, ConfigError, DataError, MaxentGrpoError
+from maxent_grpo.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    GenerationError,
+    MaxentGrpoError,
+    NonFiniteError,
+    RewardError,
+)
 
 PROGRAM = "train.py"
-EXPECTED = (ConfigError, DataError, CheckpointError)
-"""Errors whose message is all that the user needs; any other one keeps its traceback."""
+EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError)
+"""Errors whose message is all that the user needs, the traceback being in run.log; any other one shows its own."""
+
+_failures: list[MaxentGrpoError] = []
+"""The expected error of a single run: raised through Hydra it would be headed by a line of Hydra's."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -41,11 +52,13 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     args = get_args_parser().parse_args()
     flags = [text for text in sys.argv[1:] if text not in args.overrides]
-    overrides, folder = with_run_overrides(args.overrides), args.config_dir
-    sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
-    own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
+    if args.cfg == "job" and not args.resolve:
+        flags.append("--resolve")
     register()
     try:
+        overrides, folder = with_run_overrides(args.overrides), args.config_dir
+        sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
+        own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
         if args.multirun and not own_mode:
             run_sweep(overrides, hydra_main, config_dir=folder)
             return
@@ -53,7 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
             compose_checked(overrides, config_dir=folder)
         elif not own_mode:
             load_config(overrides, config_dir=folder)
+        _failures.clear()
         hydra_main()
+        if _failures:
+            raise _failures.pop()
     except (*EXPECTED, SweepError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         sys.exit(_status(error))
@@ -71,8 +87,10 @@ def hydra_main(config: DictConfig) -> None:
         from maxent_grpo.training.setup import run_from_config
 
         run_from_config(checked, list(runtime.overrides.task))
-    except EXPECTED:
-        raise
+    except EXPECTED as error:
+        if runtime.mode == RunMode.MULTIRUN:
+            raise
+        _failures.append(error)
     except Exception:
         if runtime.mode == RunMode.MULTIRUN:
             # the sweep goes on and names the error at its end; its traceback is shown where it happened

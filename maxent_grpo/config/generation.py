@@ -19,7 +19,7 @@ class GenerationConfig:
     max_completion_len: int = 5
     """Longest completion, the end token included; also the constant T_max of `scoring.reduction=constant` [tokens]."""
     temperature: float = 1.0
-    """Sampling temperature; scoring divides logits by it too. 0 is greedy and only for G = 1."""
+    """Sampling temperature; scoring divides logits by it too. 0 would make a group's completions all alike and is refused."""
     top_p: float = 1.0
     """Nucleus sampling: keep the smallest set of tokens with at least this probability; 1 is off."""
     penalty: GenerationPenaltyConfig = field(default_factory=GenerationPenaltyConfig)

@@ -11,7 +11,8 @@ from maxent_grpo.config.root import RootConfig
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
-RUN_FILES = ("metrics.jsonl", "config.yaml")
+RUN_MARKS = ("config.yaml", "metrics.jsonl", "completions.jsonl", CHECKPOINTS, "controller_state.json")
+"""A folder with any of these holds a run."""
 
 
 def preflight(config: RootConfig) -> Iterator[str]:
@@ -55,7 +56,7 @@ def _controller_state(config: RootConfig) -> Iterator[str]:
 
 def _run_directory(config: RootConfig) -> Iterator[str]:
     folder = Path(config.run.dir)
-    if any((folder / name).exists() for name in RUN_FILES) and not _resumes(config.checkpoint.resume_from, folder):
+    if any((folder / name).exists() for name in RUN_MARKS) and not resumes(config.checkpoint.resume_from, folder):
         yield (
             f"run.dir={folder}: already holds a run; name another folder, or continue that run with "
             f"checkpoint.resume_from={folder}"
@@ -104,8 +105,8 @@ def _holds_checkpoint(source: Path) -> bool:
     )
 
 
-def _resumes(source: str | None, folder: Path) -> bool:
-    """Whether the run in ``folder`` is the one being resumed."""
+def resumes(source: str | Path | None, folder: Path) -> bool:
+    """Whether the run in ``folder`` is the one that ``source``, a run directory or a checkpoint in it, continues."""
     if source is None:
         return False
     resumed = Path(source).resolve()

@@ -14,6 +14,9 @@ from typing import Any, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from maxent_grpo.config.preflight import CHECKPOINTS
+from maxent_grpo.errors import ConfigError
+
 OVERRIDES_FILE = "overrides.json"
 RESUME = "checkpoint.resume_from"
 OF_ONE_RUN = ("run.dir", RESUME, "hydra", "controller.paths")
@@ -23,15 +26,18 @@ OF_ONE_RUN = ("run.dir", RESUME, "hydra", "controller.paths")
 def with_run_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides of the run named by `checkpoint.resume_from`, if any, followed by these.
 
-    An override of the run is left out when a new one sets the same key. Without that setting, or where the path holds no
+    An override of the run is left out when a new one sets the same key; one that added a key (`+key=...`) stays before a new
+    one that only changes it. Without that setting, or where the path holds no
     record of overrides, the overrides come back as they are: what is wrong with the path is for the gates to say.
+
+    Raises:
+        ConfigError: the run's record of overrides is damaged.
     """
     path = _resume_path(overrides)
     record = None if path is None else _record(Path(path))
     if record is None:
         return list(overrides)
-    taken = {_key(text) for text in overrides}
-    kept = [text for text in record if _key(text) not in taken and not _is_of_one_run(_key(text))]
+    kept = [text for text in record if not _is_of_one_run(_key(text)) and not _is_replaced(text, overrides)]
     return [*kept, *overrides]
 
 
@@ -54,11 +60,26 @@ def _resume_path(overrides: Sequence[str]) -> str | None:
 
 def _record(path: Path) -> list[str] | None:
     """The overrides kept by the run that ``path`` is, or lies inside of as a checkpoint."""
-    for folder in (path, *list(path.parents)[:2]):
-        file = folder / OVERRIDES_FILE
-        if file.is_file():
-            return cast(list[str], json.loads(file.read_text(encoding="utf-8")))
-    return None
+    inside = [parent.parent for parent in (path, *path.parents) if parent.name == CHECKPOINTS]
+    file = (inside[0] if inside else path) / OVERRIDES_FILE
+    if not file.is_file():
+        return None
+    try:
+        record: object = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        record = None
+    if not isinstance(record, list) or not all(isinstance(text, str) for text in cast(list[object], record)):
+        raise ConfigError(
+            f"{RESUME}={path}: {file} is not a list of overrides, so the run's settings are not known; restore the file, or "
+            "delete it and write the run's settings on the command line"
+        )
+    return cast(list[str], record)
+
+
+def _is_replaced(recorded: str, overrides: Sequence[str]) -> bool:
+    new = [text for text in overrides if _key(text) == _key(recorded)]
+    adds, only_changes = recorded.startswith("+"), not any(text.startswith(("+", "~")) for text in new)
+    return bool(new) and not (adds and only_changes)
 
 
 def _key(override: str) -> str:

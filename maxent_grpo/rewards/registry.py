@@ -67,7 +67,8 @@ class RewardTerm:
         for row in range(len(offered["completions"])):
             single = {name: [column[row]] for name, column in offered.items()}
             try:
-                values.extend(self.function(**_accepted(self.function, single)))
+                (value,) = self.function(**_accepted(self.function, single))
+                values.append(value)
             except Exception as cause:
                 if not self.abstain_on_error:
                     raise RewardError(f"{self._where(offered, row)} raised {cause!r}") from cause

@@ -6,21 +6,14 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from maxent_grpo.config.preflight import RUN_MARKS, resumes
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.read import COMPLETIONS_FILE, CONFIG_FILE, METRICS_FILE, OPTIONS_COMMENT
+from maxent_grpo.report.read import CONFIG_FILE, OPTIONS_COMMENT
 from maxent_grpo.telemetry.quiet import QuietWriter
 
 LOG_FILE = "run.log"
 PACKAGE_LOGGER = "maxent_grpo"
-RUN_MARKS = (CONFIG_FILE, METRICS_FILE, COMPLETIONS_FILE, "checkpoints", "controller_state.json")
-"""A folder with any of these holds a run."""
-
-
-def _is_resumed_run(path: Path, resumed_from: Path) -> bool:
-    """Whether ``resumed_from`` is the run directory ``path`` itself or a checkpoint inside it."""
-    resumed = resumed_from.resolve()
-    return resumed == path.resolve() or path.resolve() in resumed.parents
 
 
 def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) -> Path:
@@ -35,7 +28,7 @@ def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) ->
     """
     run_dir = Path(path)
     marks = [mark for mark in RUN_MARKS if (run_dir / mark).exists()]
-    if marks and (resumed_from is None or not _is_resumed_run(run_dir, Path(resumed_from))):
+    if marks and not resumes(resumed_from, run_dir):
         other = "" if resumed_from is None else f", and it is not the run of checkpoint.resume_from={resumed_from}"
         raise ConfigError(
             f"run.dir={run_dir} already holds a run ({', '.join(marks)}){other}: its record would be mixed with this "

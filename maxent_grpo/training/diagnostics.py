@@ -10,7 +10,6 @@ from torch import Tensor
 
 from maxent_grpo.distributed import gather_all
 from maxent_grpo.objective.divergence import kl_k3, token_divergence
-from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.surrogate import clipped_tokens
 from maxent_grpo.training.method import upper_clip
 from maxent_grpo.training.types.rewards import BatchDiagnostics, LengthStats
@@ -64,9 +63,8 @@ class StepSums:
     kl_by_bucket: dict[str, float] = field(default_factory=dict)
     tokens_by_bucket: dict[str, float] = field(default_factory=dict)
 
-    def add_policy(self, logp: Tensor, old_logp: Tensor, mask: Tensor, advantages: Tensor, clip: ClipSettings) -> None:
-        """Ratios and clip fractions of a slice; all arguments detached."""
-        ratio = log_ratio(logp, old_logp, mask).exp()
+    def add_policy(self, ratio: Tensor, mask: Tensor, advantages: Tensor, clip: ClipSettings) -> None:
+        """Ratios at the method's level [n, T] and clip fractions of a slice; all arguments detached."""
         low, high = clipped_tokens(
             ratio, advantages.unsqueeze(-1).to(ratio).expand_as(ratio), mask, low=clip.clip_range, high=upper_clip(clip)
         )

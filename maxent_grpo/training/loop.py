@@ -106,7 +106,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
         ctx.logging.write_metrics(0, evaluations[0])
     batches = _batches(ctx, parts.position)
     while state.global_step < total and not state.stop_training:
-        report, first_time = _take_step(ctx, resources, parts, batches)
+        report = _take_step(ctx, resources, parts, batches)
         with parts.clock.phase("measure"):
             metrics = _measure(ctx, resources, parts, report)
         is_best = False
@@ -115,7 +115,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
             metrics |= evaluations[state.global_step]
             is_best, stop = parts.saving.best.update(metrics)
             state.stop_training = stop
-        _record(ctx, parts, report, metrics, first_time)
+        _record(ctx, parts, report, metrics)
         if _save_due(parts, total, is_best):
             _save(ctx, parts, is_best)
     return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
@@ -123,12 +123,12 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
 
 def _take_step(
     ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, batches: Iterator[StepBatchInfo]
-) -> tuple[StepReport, bool]:
+) -> StepReport:
     state, buffer = parts.state, parts.buffer
     if buffer.experience is None:
         buffer.put(_next_rollout(ctx, resources, parts, next(batches)))
     assert buffer.experience is not None
-    groups, first_time = buffer.take()
+    groups = buffer.take()
     report = train_step(
         ctx, resources, buffer.experience, groups, parts.controller, parts.clock, step=state.global_step + 1
     )
@@ -136,7 +136,7 @@ def _take_step(
     state.global_step += 1
     _follow_policy(ctx, resources, parts)
     state.num_input_tokens_seen += _input_tokens(report)
-    return report, first_time
+    return report
 
 
 def _next_rollout(
@@ -192,7 +192,6 @@ def _record(
     parts: LoopParts,
     report: StepReport,
     metrics: dict[str, float],
-    first_time: bool,
 ) -> None:
     step = parts.state.global_step
     phases, seconds = parts.clock.drain()
@@ -200,8 +199,7 @@ def _record(
     metrics |= machine_metrics(phases, seconds, int(report.counts.tokens))
     with parts.clock.phase("log"):
         ctx.logging.write_metrics(step, metrics)
-        if first_time:
-            ctx.logging.write_completions(step, completion_records(report))
+        ctx.logging.write_completions(step, completion_records(report))
         write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
 
 

@@ -47,7 +47,9 @@ METRICS: dict[str, MetricInfo] = {
     "policy/ratio_mean": MetricInfo("mean importance ratio to the behaviour policy over trained tokens"),
     "policy/ratio_max": MetricInfo("largest importance ratio to the behaviour policy"),
     "policy/log_ratio_abs_mean": MetricInfo("mean absolute log-ratio per trained token", "nats"),
-    "policy/clip_ratio": MetricInfo("share of tokens whose gradient the clip removes"),
+    "policy/clip_ratio": MetricInfo(
+        "share of tokens whose ratio lies beyond the clip range on the side that a clip stops"
+    ),
     "policy/clip_ratio_region_mean": MetricInfo("the same, low and high sides together"),
     "policy/clip_ratio_low_mean": MetricInfo("share of tokens clipped below"),
     "policy/clip_ratio_low_min": MetricInfo("smallest share clipped below among completions"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from maxent_grpo.objective.advantages import EQUAL_UTILITIES
 from maxent_grpo.objective.weights import weight_entropy
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.diagnostics import length_stats
@@ -157,7 +158,7 @@ def _rejections(graded: GradedRollout, rows: slice) -> dict[str, float]:
 
 
 def _equal(utilities: torch.Tensor) -> bool:
-    return utilities.numel() < 2 or float(utilities.max() - utilities.min()) <= 1e-8
+    return utilities.numel() < 2 or float(utilities.max() - utilities.min()) <= EQUAL_UTILITIES
 
 
 def _length_metrics(report: StepReport, rows: slice) -> dict[str, float]:

@@ -41,14 +41,13 @@ class RolloutBuffer:
         """Exchange the rollout in use for the same one with other scores."""
         self._experience = experience
 
-    def take(self) -> tuple[RowRange, bool]:
-        """The groups of the next optimiser step, and whether they are trained on for the first time."""
+    def take(self) -> RowRange:
+        """The groups of the next optimiser step."""
         assert self._experience is not None
         portions = self._experience.portions
         groups = portions[self._taken % len(portions)]
-        first_time = self._taken < len(portions)
         self._taken += 1
-        return groups, first_time
+        return groups
 
     def release_if_done(self) -> None:
         """Let go of a rollout whose every portion has been taken ``num_iterations`` times."""

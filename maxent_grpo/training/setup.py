@@ -96,7 +96,7 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
     try:
         return _run(config, handles, resume)
     except BaseException as error:
-        logger.error("stopped: %s", error)
+        logger.error("stopped: %s", error, exc_info=error)
         raise
     finally:
         handles.close()

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from maxent_grpo.distributed import global_sum
 from maxent_grpo.objective.logprobs import sequence_sum
+from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.controller import Controller
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
 from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.method import Method
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
 from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
 from maxent_grpo.training.scoring.packing import ModelInputs
@@ -63,7 +65,7 @@ def train_step(
     then one gradient step on the loss that the method's axes choose; ``training.loss`` writes it out.
     """
     accelerator, scoring, values = ctx.runtime.accelerator, ctx.scoring, controller.values
-    rows = experience.rows(groups)
+    method, rows = _method(resources), experience.rows(groups)
     counts = _global_counts(ctx, experience, rows, len(groups))  # the denominators
     targets = sequence_targets(
         experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting, values
@@ -76,19 +78,18 @@ def train_step(
             raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
             scores = sequence_scores(raw, experience, piece, ctx, resources)
             here = slice(piece.first - rows.first, piece.last - rows.first)
-            assert resources.method is not None
-            if whole or resources.method.listwise_scale == 0:
+            if whole or method.listwise_scale == 0:
                 row_scores[here] = _row_scores(scores, scoring)
             row_targets = _slice_targets(targets, row_scores, here, experience, piece, raw.logp)
             loss = compute_loss(
-                scores, row_targets, resources.method, scoring.weighting,
+                scores, row_targets, method, scoring.weighting,
                 score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
             )  # fmt: skip
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
             backward(accelerator, loss.loss)
         losses.append(loss)
-        _measure(sums, scores, row_targets, experience, piece, scoring, step - 1 == experience.policy_version)
+        _measure(sums, scores, row_targets, experience, piece, scoring, method, step - 1 == experience.policy_version)
 
     with clock.phase("optimizer"):
         update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
@@ -107,7 +108,7 @@ def sequence_scores(
     old = raw.logp.detach()  # exactly on-policy unless something else is known
     if experience.old_logp is not None:
         old = experience.old_logp[piece.slice].to(device)
-    if resources.method is not None and resources.method.ratio_from_sampler:
+    if _method(resources).ratio_from_sampler:
         known = experience.sampled_known[piece.slice].to(device)
         # a token that came without a log-prob counts as on-policy: its ratio is 1
         old = torch.where(known, experience.sampled_logp[piece.slice].to(device, raw.logp.dtype), old)
@@ -153,7 +154,7 @@ def _slices(
         for piece in plan_slices(experience.tokens, experience.rows(part), ctx.scoring.batching.max_tokens)
     ]
     whole = whole_groups(pieces, experience.group_size)
-    if not whole and resources.method is not None and resources.method.listwise_scale > 0:
+    if not whole and _method(resources).listwise_scale > 0:
         logp, _ = score_without_gradient(scorer, model, experience.tokens, pieces)
         rows = experience.rows(groups)
         mask = experience.mask[rows.slice].to(logp.device)
@@ -223,6 +224,7 @@ def _measure(
     experience: Experience,
     piece: RowRange,
     scoring: ScoringSettings,
+    method: Method,
     at_rollout_weights: bool,
 ) -> None:
     mask, old = scores.token_mask, scores.old_token_logp
@@ -230,7 +232,7 @@ def _measure(
     assert old is not None
     assert scores.token_logp is not None
     logp = scores.token_logp.detach()
-    sums.add_policy(logp, old, mask, targets.advantages, scoring.clipping)
+    sums.add_policy(method.ratio(log_ratio(logp, old, mask), mask), mask, targets.advantages, scoring.clipping)
     sums.add_behaviour(scores.behavior_logp_sum)
     if scores.policy_entropy_sum is not None:
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
@@ -247,6 +249,11 @@ def _measured(targets: SequenceTargets, sums: StepSums) -> dict[str, float]:
     """Step-global measurements that a controller may act on."""
     diagnostics = sums.diagnostics()
     return {} if diagnostics.kl_value is None else {"policy/kl_to_reference": diagnostics.kl_value}
+
+
+def _method(resources: StepResources) -> Method:
+    assert resources.method is not None, "setup resolves the method"
+    return resources.method
 
 
 def _scorer(resources: StepResources) -> TokenScorer:

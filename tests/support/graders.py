@@ -44,3 +44,8 @@ def undefined_grade_on_green(completions: Sequence[str]) -> list[Grade]:
 
 def not_a_number_on_green(completions: Sequence[str]) -> list[float]:
     return [math.nan if "G" in text else 1.0 for text in completions]
+
+
+def broken(completions: Sequence[str]) -> list[float]:
+    """Raises on everything."""
+    raise LookupError(f"no idea about {len(completions)} completions")
