@@ -9,10 +9,10 @@ train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passe
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/.dev check  ## checks and the test suite
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: .venv/.dev check  ## everything, the long forms included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: .venv/.dev  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .

@@ -201,7 +201,7 @@ CYCLE.append(CYCLE)
         (torch.zeros(1, requires_grad=True), "the tensor requires a gradient; store tensor.detach()"),
         (torch.zeros(2, 2).to_sparse(), "only dense tensors that hold data"),
         (torch.zeros(2, device="meta"), "only dense tensors that hold data"),
-        (np.array([object()]), "numpy data of type object is neither numbers nor booleans"),
+        (np.array([None]), "numpy data of type object is neither numbers nor booleans"),
         (np.array(["a"]), "numpy data of type <U1 is neither numbers nor booleans"),
         (np.str_("a"), "numpy data of type <U1 is neither numbers nor booleans"),
         ({1.5: 0}, "cannot save run['a'][1]: its key 1.5 is a float; keys must be str or int"),
