@@ -196,8 +196,10 @@ def test_prefetched_slices_come_in_order_and_ahead_of_their_use(depth):
     seen = []
     for item in prefetched(range(6), assemble, depth):
         seen.append(item)
-        time.sleep(0.02)
         if depth and len(seen) == 1:
+            deadline = time.monotonic() + 10
+            while len(started) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
             assert len(started) > 1
         if not depth:
             assert len(started) == len(seen)
