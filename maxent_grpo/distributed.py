@@ -21,11 +21,6 @@ def global_sum(accelerator: Accelerator, values: Sequence[float]) -> list[float]
     return summed.tolist()
 
 
-def global_max(accelerator: Accelerator, value: float) -> float:
-    """The largest value over processes."""
-    return max(gather_all(accelerator, value))
-
-
 def gather_all(accelerator: Accelerator, value: Any) -> list[Any]:
     """Each process's picklable value, in rank order, on every process."""
     if accelerator.num_processes == 1:
@@ -36,8 +31,3 @@ def gather_all(accelerator: Accelerator, value: Any) -> list[Any]:
 def any_rank(accelerator: Accelerator, condition: bool) -> bool:
     """Whether the condition holds on at least one process; the same answer everywhere."""
     return global_sum(accelerator, [float(condition)])[0] > 0
-
-
-def all_ranks(accelerator: Accelerator, condition: bool) -> bool:
-    """Whether the condition holds on every process; the same answer everywhere."""
-    return not any_rank(accelerator, not condition)

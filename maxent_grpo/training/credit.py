@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +44,6 @@ class GradedRollout:
     """Value of each term; nan where it abstains."""
     metadata: list[dict[str, Any]]
     """Per completion: its record, mode, reason and rewards, as written to the completions file."""
-    rejections: dict[str, int]
-    """Completions that did not read as an answer, by reason."""
     abstentions: int
     """Term values of None."""
 
@@ -74,7 +71,6 @@ def grade_rollout(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]],
         utilities=[_utility({name: grades[n] for name, grades in graded.items()}, weights) for n in range(len(ids))],
         per_term={name: [math.nan if g is None else g.reward for g in grades] for name, grades in graded.items()},
         metadata=metadata,
-        rejections=dict(Counter(entry["reason"] for entry in metadata if entry["reason"])),
         abstentions=sum(grade is None for grades in graded.values() for grade in grades),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -133,7 +132,6 @@ def experience_from_tree(tree: Mapping[str, Any]) -> tuple[GenerationBatch, Grad
         utilities=list(tree["utilities"]),
         per_term={name: list(values) for name, values in tree["per_term"].items()},
         metadata=metadata,
-        rejections=dict(Counter(reason for reason in tree["reasons"] if reason)),
         abstentions=int(tree["abstentions"]),
     )
     return batch, graded, [RowRange(first, last) for first, last in tree["portions"]]
