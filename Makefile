@@ -20,8 +20,9 @@ check: .venv/.dev  ## format, lint, types, import layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-docs: .venv/.base  ## regenerate docs/config.md
+docs: .venv/.base  ## regenerate docs/config.md and docs/metrics.md
 	$(BIN)/python -m maxent_grpo config-docs
+	$(BIN)/python -m maxent_grpo metrics-docs
 
 setup: .venv/.base  ## only install
 

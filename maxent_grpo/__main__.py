@@ -9,7 +9,14 @@ from importlib import import_module
 COMMANDS = {
     "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
+    "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
+    "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),
+    "explain": (
+        "maxent_grpo.commands.explain",
+        "a setting, option, group, preset or metric: meaning, value, who set it",
+    ),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
+    "metrics-docs": ("maxent_grpo.commands.metrics_docs", "write docs/metrics.md from the table of metrics"),
 }
 """Command to (module with a ``main`` that takes the remaining arguments, what it does)."""
 

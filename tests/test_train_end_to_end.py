@@ -60,6 +60,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "metrics.jsonl",
         "overrides.json",
         "run.log",
+        "versions.json",
     ]
     lines = metric_lines(run_dir)
     assert [line["step"] for line in lines] == [0, 1, 2, 3]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import traceback
+from pathlib import Path
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -14,7 +16,7 @@ from omegaconf import DictConfig
 
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
-from maxent_grpo.config.compose import CONFIG_NAME
+from maxent_grpo.config.compose import CONFIG_NAME, PRESETS
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.store import register
@@ -56,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         flags.append("--resolve")
     register()
     try:
+        _refuse_other_roots(args.config_name, args.config_path)
         overrides, folder = with_run_overrides(args.overrides), args.config_dir
         sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
         own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
@@ -96,6 +99,27 @@ def hydra_main(config: DictConfig) -> None:
             # the sweep goes on and names the error at its end; its traceback is shown where it happened
             traceback.print_exc()
         raise
+
+
+def _refuse_other_roots(name: str | None, path: str | None) -> None:
+    """Every run is composed from conf/config.yaml: a resume could not find another root again.
+
+    Raises:
+        ConfigError: Hydra's --config-name or --config-path asks for another one.
+    """
+    presets = sorted(file.stem for file in (config_directory() / PRESETS).glob("*.yaml"))
+    problems: list[str] = []
+    if name is not None and Path(name).stem != CONFIG_NAME:
+        near = difflib.get_close_matches(name, presets, n=1)
+        hint = f"did you mean {PRESETS}={near[0]}?" if near else f"a preset is chosen with {PRESETS}=NAME"
+        problems.append(f"--config-name {name}: every run starts from conf/{CONFIG_NAME}.yaml; {hint}")
+    if path is not None and Path(path).resolve() != config_directory():
+        problems.append(
+            f"--config-path {path}: every run starts from conf/{CONFIG_NAME}.yaml; presets of your own are found with "
+            f"--config-dir DIR and chosen with {PRESETS}=NAME, the file being DIR/{PRESETS}/NAME.yaml"
+        )
+    if problems:
+        raise ConfigError(problems)
 
 
 def _status(error: MaxentGrpoError) -> int:

@@ -133,6 +133,18 @@ def with_search_path(overrides: list[str], config_dir: str | Path | None) -> tup
     return [*search, *rest], [config_directory(), *folders]
 
 
+def chosen_presets(overrides: list[str], config_dir: str | Path | None = None) -> list[Preset]:
+    """The presets that the overrides select, in order; one that cannot be read is left out, as composing refuses it."""
+    overrides, folders = with_search_path(overrides, config_dir)
+    chosen = [override for override in map(parse_override, overrides) if override.key_or_group == PRESETS]
+    found = Composition(OmegaConf.create())
+    return [
+        preset
+        for override in chosen[-1:]
+        for preset in _chosen_presets(override, found, [folder / PRESETS for folder in folders])
+    ]
+
+
 def chosen_kinds(config: DictConfig) -> dict[str, type]:
     """Group to the dataclass of its chosen option; a group that was removed or never chosen is left out."""
     present = [group for group in groups() if group in config and not OmegaConf.is_missing(config, group)]

@@ -48,8 +48,13 @@ def reference() -> str:
     for group in groups():
         parts += _group(group)
     parts.append("## At the root\n")
-    parts.append(_table([_entry(setting, RootConfig(), "") for setting in all_settings() if not setting.group]))
+    parts.append(_table(root_entries()))
     return "\n".join(parts)
+
+
+def root_entries() -> list[Entry]:
+    """The rows of the settings that belong to no group."""
+    return [_entry(setting, RootConfig(), "") for setting in all_settings() if not setting.group]
 
 
 def entries(node: type, prefix: str, group: str = "") -> list[Entry]:

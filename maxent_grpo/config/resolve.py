@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.config.store import OPTIONS
-from maxent_grpo.training.types.choices import BehaviorSource, MismatchMode, ReferenceSource, ScoreMode
+from maxent_grpo.training.types.choices import (
+    AdvantageKind,
+    BehaviorSource,
+    MismatchMode,
+    Reduction,
+    ReferenceSource,
+    ScoreMode,
+)
+from maxent_grpo.training.types.runtime import ScoringSettings
 
 LONGEST_SUM_SCORE = 32
 """Completion limit up to which `auto` scores sequences by sums; longer sums lie so far apart that weights become one-hot [tokens]."""
@@ -50,6 +58,20 @@ def reference_source(scoring: ScoringConfig) -> ReferenceSource:
     return resolve_reference_source(
         scoring.reference_logprobs_source, kl_beta=scoring.kl_beta, listwise_beta=listwise_beta
     )
+
+
+def listwise_lengths(
+    scoring: ScoringConfig | ScoringSettings, score_mode: ScoreMode, max_completion_len: int
+) -> tuple[int, int] | None:
+    """(L_s, T_max), by whose quotient the listwise term is multiplied, or None where it stands as it is.
+
+    The constant reduction divides the policy term by T_max, so the listwise term beside it is divided by T_max too, in
+    units of the score's own length L_s (1 for summed scores, the constant length for `const`): T_max alone then leaves
+    the balance of the two terms as it was.
+    """
+    if scoring.advantage is AdvantageKind.none or scoring.reduction is not Reduction.constant:
+        return None
+    return scoring.weighting.score_length if score_mode is ScoreMode.const else 1, max_completion_len
 
 
 def has_unit_ratio(config: RootConfig) -> bool:

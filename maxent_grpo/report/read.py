@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from maxent_grpo.errors import DataError
 
@@ -20,6 +22,7 @@ METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
 CONFIG_FILE = "config.yaml"
 CURVES_FILE = "curves.png"
+VERSIONS_FILE = "versions.json"
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
@@ -99,15 +102,62 @@ class RunIdentity:
         return self.method or self.folder
 
 
+def read_options(run_dir: Path) -> dict[str, str]:
+    """Group to chosen option, from the comment that heads config.yaml; empty where it does not tell.
+
+    Raises:
+        DataError: there is no config.yaml.
+    """
+    lines = _config_text(run_dir).splitlines()
+    options = next((line for line in lines if line.startswith(OPTIONS_COMMENT)), "")
+    return dict(word.split("=", 1) for word in options.split() if "=" in word)
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """A run's settings as nested plain values, from config.yaml.
+
+    Raises:
+        DataError: there is no config.yaml, or it does not hold settings.
+    """
+    try:
+        config = OmegaConf.create(_config_text(run_dir))
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
+        raise DataError(f"{run_dir / CONFIG_FILE} cannot be read ({str(error).splitlines()[0]})") from error
+    content = OmegaConf.to_container(config)
+    if not isinstance(content, dict):
+        raise DataError(f"{run_dir / CONFIG_FILE} holds a list, not settings")
+    return {str(name): value for name, value in content.items()}
+
+
+def read_versions(run_dir: Path) -> dict[str, str] | None:
+    """What the run was made with, by name; None for a run that does not record it.
+
+    Raises:
+        DataError: versions.json is not an object of texts.
+    """
+    path = run_dir / VERSIONS_FILE
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise DataError(f"{path} is not a JSON object of versions: it was changed by hand or damaged; delete it")
+    return value
+
+
 def read_identity(run_dir: Path) -> RunIdentity:
     """Method and seed from config.yaml; None for what it does not tell, or when there is no such file."""
-    path = run_dir / CONFIG_FILE
     folder = run_dir.resolve().name
-    if not path.is_file():
+    if not (run_dir / CONFIG_FILE).is_file():
         return RunIdentity(None, None, folder)
-    text = path.read_text(encoding="utf-8")
-    options = next((line for line in text.splitlines() if line.startswith(OPTIONS_COMMENT)), "")
-    chosen = dict(word.split("=", 1) for word in options.split() if "=" in word)
-    config = OmegaConf.create(text)
-    seed = config.get("seed") if isinstance(config, DictConfig) else None
-    return RunIdentity(chosen.get("scoring"), seed if isinstance(seed, int) else None, folder)
+    seed = read_config(run_dir).get("seed")
+    return RunIdentity(read_options(run_dir).get("scoring"), seed if isinstance(seed, int) else None, folder)
+
+
+def _config_text(run_dir: Path) -> str:
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        raise DataError(f"{path} does not exist: is {run_dir} the directory of a run that has started?")
+    return path.read_text(encoding="utf-8")

@@ -90,23 +90,25 @@ class _Tracker:
         return closing_lines(self.progress(), self._run_dir, self.evaluations) if self.is_started else []
 
 
-class PlainConsole(QuietWriter):
-    """Aligned lines for a log or a pipe: the first and last step, about one a second between, and every evaluation."""
+class _SpeakingConsole(QuietWriter):
+    """What the consoles that speak share: notes, warnings, a line for every evaluation, and the closing lines."""
 
-    def __init__(
-        self, run_dir: Path, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stream = stream if stream is not None else sys.stdout
-        self._clock = clock
+    def __init__(self, run_dir: Path, clock: Callable[[], float]) -> None:
         self._tracker = _Tracker(run_dir, clock)
-        self._last_line_at: float | None = None
         self._total = 0
         self._warnings = _Warnings(self.write_note)
         logging.getLogger(PACKAGE_LOGGER).addHandler(self._warnings)
         self._is_open = True
 
     def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        """Show a line."""
+        raise NotImplementedError
+
+    def _show_step(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Show where the run stands after a line of metrics."""
+
+    def _stop(self) -> None:
+        """Take away what is drawn in place."""
 
     def start(self, total_steps: int, first_step: int) -> None:
         """Remember the range of steps."""
@@ -114,28 +116,47 @@ class PlainConsole(QuietWriter):
         self._tracker.start(total_steps, first_step)
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the step's line unless one was printed within the last second, and always an evaluation's."""
-        progress = self._tracker.update(step, metrics)
-        now = self._clock()
-        is_due = self._last_line_at is None or now - self._last_line_at >= SECONDS_BETWEEN_LINES
-        has_step_metrics = any(not name.startswith("eval/") for name in metrics)
-        if has_step_metrics and (is_due or step >= self._total):
-            self._print(plain_line(progress))
-            self._last_line_at = now
+        """Show the step, and an evaluation on a line of its own."""
+        self._show_step(self._tracker.update(step, metrics), metrics)
         if any(name.startswith("eval/") for name in metrics):
             self._print(evaluation_line(step, self._total, metrics))
 
     def write_note(self, message: str) -> None:
-        """Print the sentence."""
+        """Show the sentence."""
         self._print(message)
 
     def close(self) -> None:
-        """Print where to look; closing again does nothing."""
+        """Say where to look; closing again does nothing."""
         if self._is_open:
             self._is_open = False
             logging.getLogger(PACKAGE_LOGGER).removeHandler(self._warnings)
+            self._stop()
             for line in ["", *self._tracker.closing()]:
                 self._print(line)
+
+
+class PlainConsole(_SpeakingConsole):
+    """Aligned lines for a log or a pipe: the first and last step, about one a second between, and every evaluation."""
+
+    def __init__(
+        self, run_dir: Path, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(run_dir, clock)
+        self._stream = stream if stream is not None else sys.stdout
+        self._clock = clock
+        self._last_line_at: float | None = None
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+    def _show_step(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Print the step's line unless one was printed within the last second."""
+        now = self._clock()
+        is_due = self._last_line_at is None or now - self._last_line_at >= SECONDS_BETWEEN_LINES
+        has_step_metrics = any(not name.startswith("eval/") for name in metrics)
+        if has_step_metrics and (is_due or progress.step >= self._total):
+            self._print(plain_line(progress))
+            self._last_line_at = now
 
 
 class _LiveLine:
@@ -153,49 +174,28 @@ class _LiveLine:
         yield text
 
 
-class LiveConsole(QuietWriter):
+class LiveConsole(_SpeakingConsole):
     """One line that is redrawn in place; notes and evaluations stay above it."""
 
     def __init__(
         self, run_dir: Path, terminal: Terminal | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(run_dir, clock)
         self._terminal = terminal if terminal is not None else Terminal(highlight=False)
-        self._tracker = _Tracker(run_dir, clock)
         self._live: Live | None = None
-        self._total = 0
-        self._warnings = _Warnings(self.write_note)
-        logging.getLogger(PACKAGE_LOGGER).addHandler(self._warnings)
-        self._is_open = True
 
     def _print(self, line: str) -> None:
         self._terminal.print(Text(line), soft_wrap=True)
 
     def start(self, total_steps: int, first_step: int) -> None:
         """Show the line."""
-        self._total = total_steps
-        self._tracker.start(total_steps, first_step)
+        super().start(total_steps, first_step)
         self._live = Live(_LiveLine(self._tracker), console=self._terminal, refresh_per_second=4, transient=True)
         self._live.start()
 
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Bring the line up to date; an evaluation also leaves a line above it."""
-        self._tracker.update(step, metrics)
-        if any(name.startswith("eval/") for name in metrics):
-            self._print(evaluation_line(step, self._total, metrics))
-
-    def write_note(self, message: str) -> None:
-        """Print the sentence above the line."""
-        self._print(message)
-
-    def close(self) -> None:
-        """Take the line away and print where to look; closing again does nothing."""
-        if self._is_open:
-            self._is_open = False
-            logging.getLogger(PACKAGE_LOGGER).removeHandler(self._warnings)
-            if self._live is not None:
-                self._live.stop()
-            for line in ["", *self._tracker.closing()]:
-                self._print(line)
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 def build_console(mode: Console, run_dir: Path) -> Writer:

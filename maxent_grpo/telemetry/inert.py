@@ -112,6 +112,9 @@ def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
 
 def _batching_rules(config: RootConfig) -> Iterator[Rule]:
     batching = config.scoring.batching
+    if config.scoring.trl_reference_scoring:
+        reason = "scoring.trl_reference_scoring=true pads every sequence with its own prompt"
+        yield reason, ["scoring.batching.share_prompts"]
     if batching.max_tokens > 0:
         yield (
             f"scoring.batching.max_tokens={batching.max_tokens} decides the size of a slice",
@@ -161,13 +164,18 @@ RULES = (
 )
 
 
-def inert_settings(config: RootConfig) -> list[str]:
-    """One sentence for each setting that was changed and has no effect here, and always for an idle clip range."""
-    sentences: list[str] = []
+def idle_reasons(config: RootConfig) -> Iterator[tuple[str, str]]:
+    """Dotted path and reason of each setting that has no effect here, changed or not."""
     for rule in RULES:
         for reason, paths in rule(config):
             for path in paths:
-                value = _value(config, path)
-                if path == CLIP_RANGE or value != _default(config, path):
-                    sentences.append(f"{path}={value}: {reason}")
-    return sentences
+                yield path, reason
+
+
+def inert_settings(config: RootConfig) -> list[str]:
+    """One sentence for each setting that was changed and has no effect here, and always for an idle clip range."""
+    return [
+        f"{path}={_value(config, path)}: {reason}"
+        for path, reason in idle_reasons(config)
+        if path == CLIP_RANGE or _value(config, path) != _default(config, path)
+    ]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from maxent_grpo.config.resolve import batch_plan, chosen_options, reference_source, resolve_score_mode
+from maxent_grpo.config.resolve import (
+    batch_plan,
+    chosen_options,
+    listwise_lengths,
+    reference_source,
+    resolve_score_mode,
+)
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.telemetry.inert import inert_settings
@@ -50,10 +56,8 @@ def _ratio(scoring: ScoringConfig) -> str:
 def _factor(scoring: ScoringConfig, mode: ScoreMode, max_completion_len: int) -> str:
     """The factor of the listwise term as written in the formula."""
     coefficient = f"{scoring.weighting.listwise_coef:g}"
-    if scoring.advantage is AdvantageKind.none or scoring.reduction is not Reduction.constant:
-        return coefficient
-    unit = scoring.weighting.score_length if mode is ScoreMode.const else 1
-    return f"{coefficient} ({unit}/{max_completion_len})"
+    lengths = listwise_lengths(scoring, mode, max_completion_len)
+    return coefficient if lengths is None else f"{coefficient} ({lengths[0]}/{lengths[1]})"
 
 
 def loss_formula(scoring: ScoringConfig, max_completion_len: int) -> str:

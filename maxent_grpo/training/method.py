@@ -12,6 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
+from maxent_grpo.config.resolve import listwise_lengths
 from maxent_grpo.objective.advantages import centred_advantages, standardised_advantages
 from maxent_grpo.objective.divergence import KL_ESTIMATORS
 from maxent_grpo.objective.mismatch import mismatch_weights
@@ -88,17 +89,10 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
 
 
 def listwise_scale(scoring: ScoringSettings, *, score_mode: ScoreMode, max_completion_len: int) -> float:
-    """Factor of the listwise cross-entropy: lambda, times L_s / T_max beside a policy term with constant reduction.
-
-    The constant reduction divides the policy term by T_max, so the listwise term is divided by it too, in units of the
-    score's own length L_s (1 for summed scores, the constant length for `const`): T_max alone then leaves the balance
-    of the two terms as it was.
-    """
+    """Factor of the listwise cross-entropy: lambda, times L_s / T_max where ``listwise_lengths`` says so."""
     coefficient = scoring.weighting.listwise_coef
-    if scoring.advantage is AdvantageKind.none or scoring.reduction is not Reduction.constant:
-        return coefficient
-    score_unit = scoring.weighting.score_length if score_mode is ScoreMode.const else 1
-    return coefficient * score_unit / max_completion_len
+    lengths = listwise_lengths(scoring, score_mode, max_completion_len)
+    return coefficient if lengths is None else coefficient * lengths[0] / lengths[1]
 
 
 def upper_clip(clip: ClipSettings) -> float:

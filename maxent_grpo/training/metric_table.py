@@ -1,4 +1,4 @@
-"""The one table of metrics: every name that a run emits, with its meaning and unit."""
+"""The one table of metrics: every name that a run emits, with its meaning, its unit and when it is there. No torch."""
 
 from __future__ import annotations
 
@@ -13,61 +13,142 @@ class MetricInfo:
 
     meaning: str
     unit: str = "1"
+    when: str = ""
+    """What makes it appear on a line; empty where every line of its group has it."""
 
+
+@dataclass(frozen=True)
+class MetricGroup:
+    """What the metrics under one prefix have in common."""
+
+    about: str
+    source: str
+    """The function that measures them, as `module.name` below `maxent_grpo`."""
+    axis: str = "every optimiser step"
+    """Which lines of metrics.jsonl have them."""
+
+
+GROUPS: dict[str, MetricGroup] = {
+    "reward/": MetricGroup("What the completions of the step earned.", "training.metrics.step_metrics"),
+    "advantage/": MetricGroup("Credit after the group's baseline.", "training.metrics.step_metrics"),
+    "completion/": MetricGroup("Lengths and answers of the step's completions.", "training.metrics.step_metrics"),
+    "loss/": MetricGroup(
+        "Terms of the loss, summed over the step's slices; divided by counts of the whole step.",
+        "training.loss.compute_loss",
+    ),
+    "policy/": MetricGroup(
+        "The policy on the step's trained tokens, before the update.", "training.diagnostics.StepSums"
+    ),
+    "reference/": MetricGroup(
+        "The reference on the rollout that the step belongs to.", "training.scoring.reference.reference_from_tokens"
+    ),
+    "weights/": MetricGroup(
+        "The target weights w and the policy p over each group that takes part in the listwise term.",
+        "training.metrics.step_metrics",
+    ),
+    "controller/": MetricGroup("Coefficients as the step used them.", "training.metrics.step_metrics"),
+    "optim/": MetricGroup("The optimiser's step.", "training.optim.apply_gradients"),
+    "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
+    "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
+    "data/": MetricGroup("Position in the training rows.", "training.metrics.step_metrics"),
+    "eval/": MetricGroup(
+        "Held-out measurement.",
+        "training.evaluate.evaluate",
+        "step 0, every evaluation.every_n_steps, the last step; with evaluation.enabled=true",
+    ),
+    "time/": MetricGroup("Where the time went; not reproduced by an equal run.", "training.clock.PhaseClock"),
+    "throughput/": MetricGroup("Speed; not reproduced by an equal run.", "training.metrics.machine_metrics"),
+    "memory/": MetricGroup("Memory; not reproduced by an equal run.", "training.metrics.machine_metrics"),
+}
+"""Prefix to what its metrics are about, where they are measured, and on which lines they stand."""
+
+_REFERENCE = "a coefficient pulls towards the reference, or scoring.reference_logprobs_source=model"
+_LISTWISE = "some group takes part in the listwise term"
 
 METRICS: dict[str, MetricInfo] = {
-    "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward"),
-    "reward/std": MetricInfo("population standard deviation of the utility", "reward"),
-    "reward/rollout_mean": MetricInfo("mean utility of the rollout that the step belongs to", "reward"),
-    "reward/rollout_std": MetricInfo("population standard deviation of that rollout's utilities", "reward"),
-    "reward/term/*": MetricInfo("mean of one reward term, before its weight, where it did not abstain", "reward"),
+    "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
+    "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
+    "reward/rollout_mean": MetricInfo(
+        "mean utility of the rollout that the step belongs to", "reward", "optimization.minibatches above 1"
+    ),
+    "reward/rollout_std": MetricInfo(
+        "population standard deviation of that rollout's utilities", "reward", "optimization.minibatches above 1"
+    ),
+    "reward/term/*": MetricInfo(
+        "mean of one reward term, before its weight, where it did not abstain", "reward", "the term gave some number"
+    ),
     "reward/abstained": MetricInfo("term values left out because the term abstained or failed", "completions"),
-    "reward/rejected/*": MetricInfo("completions that did not read as an answer, by reason", "completions"),
+    "reward/rejected/*": MetricInfo(
+        "completions that did not read as an answer, by reason", "completions", "there are some"
+    ),
     "reward/equal_groups": MetricInfo("share of groups whose utilities are all equal: no advantage signal"),
-    "reward/entropy_bonus_scale": MetricInfo("multiplier of the reward-side entropy bonus", "reward"),
-    "advantage/abs_mean": MetricInfo("mean absolute advantage", "reward"),
+    "reward/entropy_bonus_scale": MetricInfo(
+        "multiplier of the reward-side entropy bonus", "reward", "scoring.policy_entropy_bonus_coef above 0"
+    ),
+    "advantage/abs_mean": MetricInfo("mean absolute advantage; 0 for a method without advantage", "reward"),
     "completion/min_length": MetricInfo("shortest completion, end token included", "tokens"),
     "completion/mean_length": MetricInfo("mean completion, end token included", "tokens"),
     "completion/max_length": MetricInfo("longest completion, end token included", "tokens"),
     "completion/clipped_ratio": MetricInfo("share of completions cut by the length limit"),
-    "completion/min_terminated": MetricInfo("shortest completion that ended by itself", "tokens"),
-    "completion/mean_terminated": MetricInfo("mean completion that ended by itself", "tokens"),
-    "completion/max_terminated": MetricInfo("longest completion that ended by itself", "tokens"),
+    "completion/min_terminated": MetricInfo("shortest completion that ended by itself; 0 if none did", "tokens"),
+    "completion/mean_terminated": MetricInfo("mean completion that ended by itself; 0 if none did", "tokens"),
+    "completion/max_terminated": MetricInfo("longest completion that ended by itself; 0 if none did", "tokens"),
     "completion/tail_masked_tokens": MetricInfo("completion tokens outside the trained tail window", "tokens"),
     "completion/distinct_modes": MetricInfo("mean number of different right answers in a group", "modes"),
     "loss/total": MetricInfo("the loss that was differentiated"),
     "loss/policy": MetricInfo("policy term as added"),
     "loss/listwise": MetricInfo("listwise cross-entropy as added"),
-    "loss/clip": MetricInfo("clipped auxiliary listwise term before its coefficient"),
+    "loss/clip": MetricInfo(
+        "clipped auxiliary listwise term before its coefficient",
+        when="scoring.advantage=none with scoring.clipping.use_clip_objective=true",
+    ),
     "loss/kl": MetricInfo("token KL before its coefficient, under the policy term's reduction", "nats"),
     "loss/weighted_kl": MetricInfo("token KL as added"),
     "loss/entropy": MetricInfo("token-entropy bonus as added"),
-    "policy/entropy": MetricInfo("mean token entropy of the sampled distribution", "nats"),
+    "policy/entropy": MetricInfo(
+        "mean token entropy of the sampled distribution",
+        "nats",
+        "scoring.policy_entropy=true, or an entropy bonus is on",
+    ),
     "policy/behaviour_logp_mean": MetricInfo("mean log-prob of the trained tokens under the behaviour policy", "nats"),
     "policy/ratio_mean": MetricInfo("mean importance ratio to the behaviour policy over trained tokens"),
     "policy/ratio_max": MetricInfo("largest importance ratio to the behaviour policy"),
-    "policy/log_ratio_abs_mean": MetricInfo("mean absolute log-ratio per trained token", "nats"),
-    "policy/clip_ratio": MetricInfo(
-        "share of tokens whose ratio lies beyond the clip range on the side that a clip stops"
+    "policy/log_ratio_abs_mean": MetricInfo(
+        "sum over completions of |log of the completion's ratio|, per trained token", "nats"
     ),
-    "policy/clip_ratio_region_mean": MetricInfo("the same, low and high sides together"),
+    "policy/clip_ratio": MetricInfo(
+        "share of tokens whose ratio lies beyond the clip range on the side that a clip stops, low and high together"
+    ),
     "policy/clip_ratio_low_mean": MetricInfo("share of tokens clipped below"),
     "policy/clip_ratio_low_min": MetricInfo("smallest share clipped below among completions"),
     "policy/clip_ratio_high_mean": MetricInfo("share of tokens clipped above"),
     "policy/clip_ratio_high_max": MetricInfo("largest share clipped above among completions"),
-    "policy/kl_to_reference": MetricInfo("mean k3 divergence from the reference per trained token", "nats"),
-    "policy/kl_by_length/*": MetricInfo("the same by completion length in tokens", "nats"),
-    "policy/kl_tokens_by_length/*": MetricInfo("trained tokens behind each of those", "tokens"),
-    "reference/logp_mean": MetricInfo("mean over completions of the reference's log-prob per token", "nats"),
-    "reference/token_logp_mean": MetricInfo("mean over tokens of the reference's log-prob", "nats"),
-    "reference/mean_length": MetricInfo("mean number of tokens the reference scored", "tokens"),
-    "reference/score_mean": MetricInfo("mean reference score in the configured mode", "nats"),
-    "weights/entropy": MetricInfo("mean entropy of the target weights over informative groups", "nats"),
-    "weights/effective_size": MetricInfo("mean exp(entropy of the target weights)", "completions"),
-    "weights/policy_effective_size": MetricInfo("mean exp(entropy of the policy over the group)", "completions"),
-    "weights/kl_to_policy": MetricInfo("mean KL(w || p) over the group", "nats"),
-    "weights/wrong_mass": MetricInfo("mean target weight on completions that are not right"),
-    "weights/policy_wrong_mass": MetricInfo("mean policy probability over the group on completions not right"),
+    "policy/kl_to_reference": MetricInfo("mean k3 divergence from the reference per trained token", "nats", _REFERENCE),
+    "policy/kl_by_length/*": MetricInfo("the same by completion length in tokens", "nats", _REFERENCE),
+    "policy/kl_tokens_by_length/*": MetricInfo("trained tokens behind each of those", "tokens", _REFERENCE),
+    "reference/logp_mean": MetricInfo(
+        "mean over completions of the reference's log-prob per token", "nats", _REFERENCE
+    ),
+    "reference/token_logp_mean": MetricInfo("mean over tokens of the reference's log-prob", "nats", _REFERENCE),
+    "reference/mean_length": MetricInfo(
+        "mean number of trained tokens in the rollout's completions: completion/mean_length without the tokens that a "
+        "tail window, masking or exclusion leaves out",
+        "tokens",
+        _REFERENCE,
+    ),
+    "reference/score_mean": MetricInfo(
+        "mean reference score in the configured mode: of sums, means or sums over a constant length", "nats", _REFERENCE
+    ),
+    "weights/entropy": MetricInfo("mean entropy of the target weights over informative groups", "nats", _LISTWISE),
+    "weights/effective_size": MetricInfo("mean exp(entropy of the target weights)", "completions", _LISTWISE),
+    "weights/policy_effective_size": MetricInfo(
+        "mean exp(entropy of the policy over the group)", "completions", _LISTWISE
+    ),
+    "weights/kl_to_policy": MetricInfo("mean KL(w || p) over the group", "nats", _LISTWISE),
+    "weights/wrong_mass": MetricInfo("mean target weight on completions that are not right", when=_LISTWISE),
+    "weights/policy_wrong_mass": MetricInfo(
+        "mean policy probability over the group on completions not right", when=_LISTWISE
+    ),
     "weights/groups": MetricInfo("groups that take part in the listwise term", "groups"),
     "weights/effective_temperature": MetricInfo("q_temperature * (tau + beta): log-odds 1 / this for a unit reward"),
     "controller/tau": MetricInfo("tau of the step"),
@@ -76,7 +157,11 @@ METRICS: dict[str, MetricInfo] = {
     "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
     "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
     "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),
-    "generation/logprob_gap": MetricInfo("mean |sampler - trainer| log-prob at the same weights", "nats"),
+    "generation/logprob_gap": MetricInfo(
+        "mean |sampler - trainer| log-prob at the same weights",
+        "nats",
+        "the trainer has log-probs at rollout weights: always but in later updates of a rollout whose ratio is the sampler's",
+    ),
     "generation/staleness": MetricInfo("optimiser steps between sampling and this update", "steps"),
     **{
         f"generation/{name}": MetricInfo(f"{name.replace('_', ' ')} since the last step")
@@ -92,13 +177,27 @@ METRICS: dict[str, MetricInfo] = {
     "data/input_tokens_seen": MetricInfo("prompt and completion tokens fed to training so far", "tokens"),
     "eval/*": MetricInfo("held-out evaluation; see the entry of its kind"),
     "time/*": MetricInfo("wall-clock time of a phase since the last step", "seconds"),
-    "throughput/*": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
-    "memory/*": MetricInfo("largest resident memory of the process so far", "MiB"),
+    "throughput/tokens_per_second": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
+    "memory/peak_rss_mib": MetricInfo("largest resident memory of the process so far", "MiB"),
 }
 """Every metric's name, meaning and unit; a name ending in ``*`` stands for a family."""
 
 UNREPRODUCED = ("time/", "throughput/", "memory/")
 """Prefixes of metrics that measure the machine rather than the run; two equal runs may differ in these."""
+
+
+def metric_entry(name: str) -> str:
+    """The key of a metric in the table: its own name, or the narrowest family that it belongs to.
+
+    Raises:
+        KeyError: the name is not in the table.
+    """
+    if name in METRICS:
+        return name
+    families = [entry for entry in METRICS if entry.endswith("*") and name.startswith(entry[:-1])]
+    if not families:
+        raise KeyError(f"metric {name!r} is not in the table of metrics")
+    return max(families, key=len)
 
 
 def metric_info(name: str) -> MetricInfo:
@@ -107,9 +206,9 @@ def metric_info(name: str) -> MetricInfo:
     Raises:
         KeyError: the name is not in the table.
     """
-    if name in METRICS:
-        return METRICS[name]
-    family = next((entry for entry in METRICS if entry.endswith("*") and name.startswith(entry[:-1])), None)
-    if family is None:
-        raise KeyError(f"metric {name!r} is not in the table of metrics")
-    return METRICS[family]
+    return METRICS[metric_entry(name)]
+
+
+def metric_group(name: str) -> MetricGroup:
+    """What a metric's prefix says of it."""
+    return GROUPS[name[: name.index("/") + 1]]

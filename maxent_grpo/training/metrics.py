@@ -126,11 +126,10 @@ def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     metrics = {"reward/abstained": float(graded.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
-    if not math.isnan(rewards.train_reward_mean):
-        metrics["reward/rollout_mean"], metrics["reward/rollout_std"] = (
-            rewards.train_reward_mean,
-            rewards.train_reward_std,
-        )
+    rollout = {"reward/rollout_mean": rewards.train_reward_mean, "reward/rollout_std": rewards.train_reward_std}
+    # a rollout of one step's prompts has that step's moments, which stand under reward/mean and reward/std
+    if len(report.experience.portions) > 1 and not math.isnan(rewards.train_reward_mean):
+        metrics |= rollout
     for name, values in rewards.per_reward_values.items():
         given = [value for value in values[rows] if not math.isnan(value)]
         if given:
@@ -206,7 +205,6 @@ def _policy_metrics(report: StepReport) -> dict[str, float]:
         "policy/behaviour_logp_mean": sums.behaviour_logp / tokens,
         "policy/log_ratio_abs_mean": log_ratio / max(denominator, 1.0),
         "policy/clip_ratio": diagnostics.clip_ratio,
-        "policy/clip_ratio_region_mean": diagnostics.clip_ratio_region_mean,
         "policy/clip_ratio_low_mean": diagnostics.clip_ratio_low_mean,
         "policy/clip_ratio_low_min": diagnostics.clip_ratio_low_min,
         "policy/clip_ratio_high_mean": diagnostics.clip_ratio_high_mean,

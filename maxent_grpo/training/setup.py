@@ -33,6 +33,7 @@ from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows, render_rows
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
+from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -92,6 +93,7 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
         adopt_history(resume.run_dir, run_dir, resume.step)
     write_config(run_dir, OmegaConf.to_yaml(OmegaConf.structured(config)), chosen_options(config))
     write_overrides(run_dir, overrides)
+    write_versions(run_dir)
     handles = build_logging(config.logging, run_dir)
     try:
         return _run(config, handles, resume)

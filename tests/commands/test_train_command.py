@@ -53,6 +53,21 @@ def test_a_mistake_in_a_preset_names_the_file(tmp_path: Path) -> None:
     )
 
 
+def test_another_root_configuration_is_refused_in_one_message(tmp_path: Path) -> None:
+    done = train("--config-name", "misspelt", "--config-path", str(tmp_path), "-m", "seed=1,2", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "train.py: 2 configuration problems:\n"
+        "  - --config-name misspelt: every run starts from conf/config.yaml; a preset is chosen with experiment=NAME\n"
+        f"  - --config-path {tmp_path}: every run starts from conf/config.yaml; presets of your own are found with "
+        "--config-dir DIR and chosen with experiment=NAME, the file being DIR/experiment/NAME.yaml\n"
+    )
+    near = train("--config-name=tiny_grp", "--cfg", "job")
+    assert near.returncode == 2
+    assert near.stderr.splitlines()[1].endswith("; did you mean experiment=tiny_grpo?")
+    assert train("--config-name", "config", "--cfg", "job", "-p", "seed").returncode == 0
+
+
 def test_cfg_prints_the_composed_settings(tmp_path: Path) -> None:
     done = train("--cfg", "job", "--resolve", "-p", "scoring.clipping", "scoring.clipping.clip_range=0.3", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -212,6 +212,10 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
         ),
         ({"scoring__batching__max_tokens": 99}, "scoring__batching__score_slice", 16, "max_tokens=99 decides"),
         ({}, "scoring__batching__slice_prefetch", 2, "a single slice"),
+        (
+            {"scoring__trl_reference_scoring": True},
+            "scoring__batching__share_prompts", False, "scoring.trl_reference_scoring=true pads every sequence",
+        ),
         ({}, "optimization__num_epochs", 3, "total_training_steps=200 decides"),
         ({"optimization__lr_scheduler_type": "constant"}, "optimization__warmup_steps", 50, "no warm-up"),
         ({"evaluation__enabled": False}, "evaluation__num_samples", 64, "evaluation.enabled is false"),
@@ -245,6 +249,7 @@ def test_a_setting_without_effect_is_named_with_its_reason(
         (MOVING | {"optimization__minibatches": 2}, "scoring__allow_stale_reference_logprobs", True),
         (SAMPLER | {"scoring__mismatch__mode": MismatchMode.token_mask}, "scoring__mismatch__floor", 0.1),
         ({}, "scoring__batching__score_slice", 16),
+        ({}, "scoring__batching__share_prompts", False),
         ({"scoring__batching__score_slice": 16}, "scoring__batching__slice_prefetch", 2),
         ({"optimization__total_training_steps": 0}, "optimization__num_epochs", 3),
         ({}, "optimization__warmup_steps", 50),

@@ -1,0 +1,68 @@
+"""`python -m maxent_grpo metrics-docs`: write the reference of the metrics."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from maxent_grpo.config.compose import config_directory
+from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo
+
+HEADER = """\
+# Metrics
+
+Every number that a run writes to `metrics.jsonl`, one line an optimiser step. A name ending in `*` stands for a family, such
+as `reward/term/task`; a unit of 1 is a pure number or a share. Means over tokens and completions are those of the whole
+optimiser step, whatever the size of its slices.
+
+This page is written by `python -m maxent_grpo metrics-docs` from the table in `maxent_grpo/training/metric_table.py`.
+"""
+
+
+def metrics_file() -> Path:
+    """Where the reference stands in the repository."""
+    return config_directory().parent / "docs" / "metrics.md"
+
+
+def metrics_reference() -> str:
+    """The text of docs/metrics.md."""
+    parts = [HEADER]
+    for prefix, group in GROUPS.items():
+        rows = {name: info for name, info in METRICS.items() if name.startswith(prefix)}
+        parts.append(f"## `{prefix}`\n\n{group.about} Measured by `{group.source}`; {group.axis}.\n\n{_table(rows)}")
+    machine = ", ".join(f"`{prefix}`" for prefix in UNREPRODUCED)
+    parts.append(f"Everything but {machine} is equal, bit for bit, in two equal runs on the CPU.\n")
+    return "\n".join(parts)
+
+
+def _table(rows: dict[str, MetricInfo]) -> str:
+    lines = ["| metric | unit | meaning | appears when |", "|---|---|---|---|"]
+    for name, info in rows.items():
+        cells = (f"`{name}`", info.unit, info.meaning, info.when or "always")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Write the reference, or with --check say whether it is up to date (exit status 1 if not)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m maxent_grpo metrics-docs",
+        description="Write docs/metrics.md: every metric with its meaning, unit, where it is measured and when it appears, "
+        "from the one table of metrics.",
+        epilog="Exit status: 0 written or up to date, 1 out of date (--check). `make docs` writes it together with "
+        "docs/config.md.",
+    )
+    parser.add_argument("--output", type=Path, default=metrics_file(), help="file to write (default: %(default)s)")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if the file is not what would be written"
+    )
+    options = parser.parse_args(arguments)
+    text = metrics_reference()
+    if not options.check:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text, encoding="utf-8")
+        print(f"wrote {options.output}")
+    elif not options.output.is_file() or options.output.read_text(encoding="utf-8") != text:
+        print(f"{options.output} is out of date: run python -m maxent_grpo metrics-docs", file=sys.stderr)
+        sys.exit(1)
