@@ -21,7 +21,7 @@ from maxent_grpo.config.declared import (
     options_with,
     shown,
 )
-from maxent_grpo.config.load import load_config
+from maxent_grpo.config.load import check
 from maxent_grpo.config.provenance import Composed, compose_with_origins, defaults, named_together
 from maxent_grpo.config.ranges import RANGES
 from maxent_grpo.config.reference import Entry, entries, root_entries
@@ -48,9 +48,19 @@ def explain(name: str, overrides: Sequence[str] = (), config_dir: str | None = N
     if equals and key in groups():
         return _explain_option(name, compose_with_origins(overrides, config_dir))
     composed = compose_with_origins([*overrides, *([name] if equals else [])], config_dir)
-    if key in groups() or any(path.startswith(f"{key}.") for path in declared_paths()):
-        return _explain_group(key, composed)
-    return _explain_setting(_full_path(key), composed, config_dir)
+    return explain_path(key, composed)
+
+
+def explain_path(name: str, composed: Composed) -> list[str]:
+    """The explanation of a setting, or of the settings under a path.
+
+    Raises:
+        ConfigError: nothing has that name.
+    """
+    dictionaries = [setting.path for setting in all_settings() if free_names(setting.kind)]
+    if name not in dictionaries and any(path.startswith(f"{name}.") for path in declared_paths()):
+        return _explain_group(name, composed)
+    return _explain_setting(_full_path(name), composed)
 
 
 def _full_path(name: str) -> str:
@@ -72,7 +82,7 @@ def _unknown(name: str, guess: str | None, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"{name}: nothing of that name; {hint}")
 
 
-def _explain_setting(path: str, composed: Composed, config_dir: str | None) -> list[str]:
+def _explain_setting(path: str, composed: Composed) -> list[str]:
     declared = next(each for each in all_settings() if path == each.path or path.startswith(f"{each.path}."))
     entry = _entry(declared.path, declared.group)
     rows = [("type", entry.kind), ("allowed", str(RANGES[path])) if path in RANGES else ("", "")]
@@ -83,7 +93,7 @@ def _explain_setting(path: str, composed: Composed, config_dir: str | None) -> l
         rows += [("here", _absent(path, declared.group, composed))]
     else:
         rows += [("here", _shown(value)), ("set by", composed.who_set(path))]
-        rows += _consequences(path, [*composed.recorded, *composed.given], config_dir)
+        rows += _consequences(path, composed)
     meaning = Difference(path, None, None).meaning
     rows.append(("on resume", f"may change: {meaning}" if meaning else "may not change: the run would be another one"))
     rows.append(("see also", ", ".join(named_together(path))))
@@ -116,10 +126,10 @@ def _absent(path: str, group: str, composed: Composed) -> str:
     return "no entry of that name"
 
 
-def _consequences(path: str, overrides: list[str], config_dir: str | None) -> Iterator[tuple[str, str]]:
+def _consequences(path: str, composed: Composed) -> Iterator[tuple[str, str]]:
     """What this command makes of the setting: refused with which sentence, or without effect for which reason."""
     try:
-        config = load_config(overrides, config_dir=config_dir)
+        config = check(composed.config)
     except ConfigError as error:
         for problem in error.problems:
             if path in problem:

@@ -110,6 +110,7 @@ def compose_with_origins(given: Sequence[str], config_dir: str | Path | None = N
     return Composed(config, chosen_presets(everything, config_dir), recorded, list(given))
 
 
+@cache
 def defaults(node: type, group: str) -> dict[str, str]:
     """Dotted path to default, as the reference writes it, of every setting of an option or of a group's base."""
     return {entry.path: entry.default for entry in entries(node, f"{group}.", group)}

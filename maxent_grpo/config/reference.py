@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -57,10 +57,11 @@ def root_entries() -> list[Entry]:
     return [_entry(setting, RootConfig(), "") for setting in all_settings() if not setting.group]
 
 
-def entries(node: type, prefix: str, group: str = "") -> list[Entry]:
+@cache
+def entries(node: type, prefix: str, group: str = "") -> tuple[Entry, ...]:
     """The rows of a dataclass and of the dataclasses inside it."""
     example = node()
-    return [_entry(setting, example, prefix) for setting in settings(node, prefix, group)]
+    return tuple(_entry(setting, example, prefix) for setting in settings(node, prefix, group))
 
 
 @cache
@@ -133,7 +134,7 @@ def type_words(kind: Any) -> str:
     return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
 
 
-def _table(rows: list[Entry]) -> str:
+def _table(rows: Sequence[Entry]) -> str:
     if not rows:
         return "No settings.\n"
     lines = ["| setting | type | default | unit | meaning |", "|---|---|---|---|---|"]

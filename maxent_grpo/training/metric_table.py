@@ -86,11 +86,12 @@ METRICS: dict[str, MetricInfo] = {
         "multiplier of the reward-side entropy bonus", "reward", "scoring.policy_entropy_bonus_coef above 0"
     ),
     "advantage/abs_mean": MetricInfo("mean absolute advantage; 0 for a method without advantage", "reward"),
-    "completion/min_length": MetricInfo("shortest completion, end token included", "tokens"),
+    "completion/min_length": MetricInfo(
+        "shortest completion, end token included; unless all were cut, also the shortest that ended by itself", "tokens"
+    ),
     "completion/mean_length": MetricInfo("mean completion, end token included", "tokens"),
     "completion/max_length": MetricInfo("longest completion, end token included", "tokens"),
     "completion/clipped_ratio": MetricInfo("share of completions cut by the length limit"),
-    "completion/min_terminated": MetricInfo("shortest completion that ended by itself; 0 if none did", "tokens"),
     "completion/mean_terminated": MetricInfo("mean completion that ended by itself; 0 if none did", "tokens"),
     "completion/max_terminated": MetricInfo("longest completion that ended by itself; 0 if none did", "tokens"),
     "completion/tail_masked_tokens": MetricInfo("completion tokens outside the trained tail window", "tokens"),
@@ -120,7 +121,9 @@ METRICS: dict[str, MetricInfo] = {
         "share of tokens whose ratio lies beyond the clip range on the side that a clip stops, low and high together"
     ),
     "policy/clip_ratio_low_mean": MetricInfo("share of tokens clipped below"),
-    "policy/clip_ratio_low_min": MetricInfo("smallest share clipped below among completions"),
+    "policy/clip_ratio_low_min": MetricInfo(
+        "smallest share clipped below among completions; above 0 only if every advantage is negative"
+    ),
     "policy/clip_ratio_high_mean": MetricInfo("share of tokens clipped above"),
     "policy/clip_ratio_high_max": MetricInfo("largest share clipped above among completions"),
     "policy/kl_to_reference": MetricInfo("mean k3 divergence from the reference per trained token", "nats", _REFERENCE),

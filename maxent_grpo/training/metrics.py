@@ -172,7 +172,6 @@ def _length_metrics(report: StepReport, rows: slice) -> dict[str, float]:
         "completion/mean_length": stats.mean_length,
         "completion/max_length": stats.max_length,
         "completion/clipped_ratio": stats.clipped_ratio,
-        "completion/min_terminated": stats.min_terminated,
         "completion/mean_terminated": stats.mean_terminated,
         "completion/max_terminated": stats.max_terminated,
         "completion/tail_masked_tokens": float(masked),

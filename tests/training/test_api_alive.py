@@ -33,6 +33,7 @@ UNREAD: dict[str, str] = {
     "TrainingLoopContext.controller_objective": META,
     "TrainingLoopContext.controller_meta_manager": META,
     "BatchDiagnostics.clip_ratio_region_mean": "equal to clip_ratio by definition, which policy/clip_ratio records",
+    "LengthStats.min_terminated": "equal to min_length unless every completion was cut, and completion/clipped_ratio is 1",
     "ReferenceLogprobs.ref_token_mask": "equal to the experience's mask, which the step has at hand",
     "RewardComputation.seed_semantic_entropies": SEEDS,
     "RewardComputation.seed_advantage_scales": SEEDS,
