@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,7 +86,7 @@ class Composed:
         owner = next((each.owner for each in all_settings() if each.path == setting), options(group)[name])
         return f"default, in {owner.__name__}"
 
-    def _said(self, concerns: Any) -> str | None:
+    def _said(self, concerns: Callable[[str, Any], bool]) -> str | None:
         for texts, whose in ((self.given, "this command line"), (self.recorded, "the command line of the resumed run")):
             for text in reversed(texts):
                 override = parse_override(text)

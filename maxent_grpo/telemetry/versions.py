@@ -9,7 +9,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import maxent_grpo
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import VERSIONS_FILE
 
@@ -39,7 +38,7 @@ def _version(distribution: str) -> str:
 
 def _source_digest() -> str:
     """The first 12 digits of a SHA-256 over the names and contents of the package's modules."""
-    root = Path(maxent_grpo.__file__).parent
+    root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -80,6 +80,8 @@ class LoopParts:
     rows: Mapping[str, Mapping[str, Any]]
     """Training rows by row_id."""
     clock: PhaseClock = field(default_factory=PhaseClock)
+    until: int | None = None
+    """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
         evaluations[0] = _evaluate(resources, parts)
         ctx.logging.write_metrics(0, evaluations[0])
     batches = _batches(ctx, parts.position)
-    while state.global_step < total and not state.stop_training:
+    last = total if parts.until is None else min(parts.until, total)
+    while state.global_step < last and not state.stop_training:
         report = _take_step(ctx, resources, parts, batches)
         with parts.clock.phase("measure"):
             metrics = _measure(ctx, resources, parts, report)

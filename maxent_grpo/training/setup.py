@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -56,6 +55,7 @@ from maxent_grpo.training.resume import Resume, config_tree, find_resume, regist
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
+from maxent_grpo.training.scoring.reference import KeptReference
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -63,7 +63,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
-from maxent_grpo.training.types.logging import LoggingHandles
+from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch, ValidationContext
 from maxent_grpo.training.types.runtime import (
     GenerationSettings,
@@ -80,8 +80,12 @@ from maxent_grpo.training.types.runtime import (
 logger = logging.getLogger(__name__)
 
 
-def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunResult:
+def run_from_config(
+    config: RootConfig, overrides: Sequence[str] = (), *, until: int | None = None, watchers: Sequence[Writer] = ()
+) -> RunResult:
     """Run a checked configuration from start to end; ``overrides``, which it was composed from, are kept for a resume.
+
+    ``until`` leaves the run after that optimiser step, as an interruption would; ``watchers`` are told what writers are.
 
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
@@ -95,8 +99,9 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
     write_overrides(run_dir, overrides)
     write_versions(run_dir)
     handles = build_logging(config.logging, run_dir)
+    handles.writers.extend(watchers)
     try:
-        return _run(config, handles, resume)
+        return _run(config, handles, resume, until)
     except BaseException as error:
         logger.error("stopped: %s", error, exc_info=error)
         raise
@@ -104,7 +109,7 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
         handles.close()
 
 
-def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> RunResult:
+def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
     accelerator = _accelerator(config)
     task = build_task(config.data)
     loaded = build_model(config.model)
@@ -113,6 +118,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> 
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
+    parts.until = until
     register_state(ctx, parts)
     if resume is not None:
         restore(ctx, parts, resume)
@@ -196,7 +202,7 @@ def _assemble(
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
     )
-    reference = _Reference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
     sampler = EpochSampler(len(train.rows), seed=config.seed, shuffle=config.data.shuffle)
@@ -235,18 +241,6 @@ def _assemble(
         training_args=config_tree(config),
     )
     return ctx, _resources(config, ctx)
-
-
-class _Reference:
-    """The frozen reference: a copy of the policy as it starts, or nothing where no coefficient needs one."""
-
-    def __init__(self, policy: PreTrainedModel | None) -> None:
-        self.model = None if policy is None else deepcopy(policy).requires_grad_(False).eval()
-
-    def get(self) -> PreTrainedModel:
-        """The copy; asked for by scoring only."""
-        assert self.model is not None, "no coefficient pulls towards a reference, so none was kept"
-        return self.model
 
 
 def _resources(config: RootConfig, ctx: TrainingLoopContext) -> StepResources:
