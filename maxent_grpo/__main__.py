@@ -8,6 +8,7 @@ from importlib import import_module
 
 COMMANDS = {
     "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
+    "report": ("maxent_grpo.commands.report", "write report.html and report.png of a run"),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
 }

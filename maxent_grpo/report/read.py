@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from maxent_grpo.errors import DataError
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
 CONFIG_FILE = "config.yaml"
-CURVES_FILE = "curves.png"
+OVERRIDES_FILE = "overrides.json"
+LOG_FILE = "run.log"
+PAGE_FILE = "report.html"
+PICTURE_FILE = "report.png"
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
@@ -99,15 +105,29 @@ class RunIdentity:
         return self.method or self.folder
 
 
+def read_config(run_dir: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """The chosen option of every group, and the settings, from config.yaml; nothing and None when there is no such file.
+
+    Raises:
+        DataError: the file holds no settings.
+    """
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        return {}, None
+    text = path.read_text(encoding="utf-8")
+    words = next((line for line in text.splitlines() if line.startswith(OPTIONS_COMMENT)), "").split()
+    try:
+        config = OmegaConf.create(text)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise DataError(f"{path} cannot be read ({error}): move it away to read the rest of the run") from error
+    tree = OmegaConf.to_container(config)
+    if not isinstance(config, DictConfig) or not isinstance(tree, dict):
+        raise DataError(f"{path} holds a list, not settings: move it away to read the rest of the run")
+    return dict(word.split("=", 1) for word in words if "=" in word), {str(key): tree[key] for key in tree}
+
+
 def read_identity(run_dir: Path) -> RunIdentity:
     """Method and seed from config.yaml; None for what it does not tell, or when there is no such file."""
-    path = run_dir / CONFIG_FILE
-    folder = run_dir.resolve().name
-    if not path.is_file():
-        return RunIdentity(None, None, folder)
-    text = path.read_text(encoding="utf-8")
-    options = next((line for line in text.splitlines() if line.startswith(OPTIONS_COMMENT)), "")
-    chosen = dict(word.split("=", 1) for word in options.split() if "=" in word)
-    config = OmegaConf.create(text)
-    seed = config.get("seed") if isinstance(config, DictConfig) else None
-    return RunIdentity(chosen.get("scoring"), seed if isinstance(seed, int) else None, folder)
+    options, config = read_config(run_dir)
+    seed = None if config is None else config.get("seed")
+    return RunIdentity(options.get("scoring"), seed if isinstance(seed, int) else None, run_dir.resolve().name)
