@@ -11,7 +11,7 @@ import numpy as np
 
 from maxent_grpo.report.read import evaluated_ks, metric_series
 from maxent_grpo.report.record import RunRecord, status
-from maxent_grpo.report.scale import duration, short
+from maxent_grpo.report.scale import duration
 from maxent_grpo.report.series import drawn_series
 from maxent_grpo.report.svg import sparkline
 
@@ -71,7 +71,7 @@ def header_html(record: RunRecord) -> str:
     facts += [(name, options.get(name)) for name in ("data", "model", "controller")]
     facts.append(("time in steps", duration(record.seconds) if record.seconds else None))
     tokens = metric_series(record.rows, "data/input_tokens_seen")[1]
-    facts.append(("tokens seen", short(tokens[-1]) if tokens else None))
+    facts.append(("tokens seen", f"{tokens[-1]:,.0f}" if tokens else None))
     facts.append(("resumed from", record.setting("checkpoint.resume_from")))
     items = "".join(
         f"<div><dt>{name}</dt><dd>{escape(str(value))}</dd></div>" for name, value in facts if value is not None

@@ -102,7 +102,7 @@ def status(record: RunRecord) -> tuple[bool, str]:
     """Whether the run came to its end, at its last step or by an early stop, and a sentence that says so."""
     total, done = record.total_steps, record.last_step
     if total is None:
-        return False, f"{done} steps; how many were planned is not recorded"
+        return False, f"{done} step{'' if done == 1 else 's'}; how many were planned is not recorded"
     if done >= total:
         return True, f"finished: {done} of {total} steps"
     if record.log.early_stop and not record.log.error:

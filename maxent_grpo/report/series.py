@@ -61,8 +61,10 @@ def drawn_series(steps: Sequence[int], values: Sequence[float], *, is_noisy: boo
     places = np.asarray(steps, dtype=np.float64)
     if len(firsts) == len(raw):
         return DrawnSeries(places, line, raw, raw, is_merged=False)
+    merged = means(places, firsts)
+    merged[0], merged[-1] = places[0], places[-1]  # the axis ends where the run does
     return DrawnSeries(
-        steps=means(places, firsts),
+        steps=merged,
         middle=means(line, firsts),
         low=np.minimum.reduceat(raw, firsts),
         high=np.maximum.reduceat(raw, firsts),

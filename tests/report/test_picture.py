@@ -6,7 +6,7 @@ from subprocess import run as run_process
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from support.synthetic_run import write_run
+from support.synthetic_run import write_rich_run, write_run
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.atomic import write_atomically
@@ -45,6 +45,9 @@ def test_panels_follow_what_was_measured(tmp_path: Path) -> None:
     metrics = {"policy/kl_to_reference": 0.02, "policy/clip_ratio_low_mean": 0.1}
     clipped = write_run(tmp_path / "clipped", num_steps=10, **metrics)
     assert {"kl", "clip"} <= set(panels_of(picture_figure(clipped)))
+    assert panels_of(picture_figure(write_rich_run(tmp_path / "rich", 24))) == [
+        "evaluation", "pass_by_k", "reward", "entropy", "weights", "controller", "kl", "clip", "optimisation", "length", "time",
+    ]  # fmt: skip
 
 
 def test_the_title_names_method_seed_and_change(tmp_path: Path) -> None:
