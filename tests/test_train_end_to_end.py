@@ -56,10 +56,10 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "completions.jsonl",
         "config.yaml",
         "controller_state.json",
-        "report.html",
-        "report.png",
         "metrics.jsonl",
         "overrides.json",
+        "report.html",
+        "report.png",
         "run.log",
     ]
     lines = metric_lines(run_dir)
