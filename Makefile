@@ -3,15 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test test-all check setup docs clean
+.PHONY: train test test-all check setup docs browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/.dev check  ## checks and the test suite
+	-@$(MAKE) --no-print-directory browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: .venv/.dev check  ## everything, the long forms included
+	-@$(MAKE) --no-print-directory browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: .venv/.dev  ## format, lint, types, import layers
@@ -25,6 +27,17 @@ docs: .venv/.base  ## regenerate docs/config.md and docs/metrics.md
 	$(BIN)/python -m maxent_grpo metrics-docs
 
 setup: .venv/.base  ## only install
+
+browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
+	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \
+			"/Applications/Chromium.app/Contents/MacOS/Chromium" \
+			"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do \
+		if [ -n "$$name" ] && command -v "$$name" >/dev/null 2>&1; then exit 0; fi; \
+	done; \
+	root=""; [ "$$(id -u)" = 0 ] || root=sudo; \
+	command -v apt-get >/dev/null 2>&1 && $$root apt-get update \
+		&& $$root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
+		|| { echo "Chromium could not be installed: install it or Chrome, or name one: CHROMIUM=/path/to/chrome" >&2; exit 1; }
 
 .venv/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.11 ...")'

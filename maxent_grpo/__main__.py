@@ -8,6 +8,7 @@ from importlib import import_module
 
 COMMANDS = {
     "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
+    "report": ("maxent_grpo.commands.report", "write report.html and report.png of a run"),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
     "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),

@@ -39,7 +39,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         *SMALL,
         f"run.dir={run_dir}",
         "logging.console=plain",
-        "logging.curves=true",
+        "logging.report=true",
         "optimization.total_training_steps=3",
         "model.warm_start.enabled=true",
         "model.warm_start.steps=3",
@@ -56,9 +56,10 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "completions.jsonl",
         "config.yaml",
         "controller_state.json",
-        "curves.png",
         "metrics.jsonl",
         "overrides.json",
+        "report.html",
+        "report.png",
         "run.log",
         "versions.json",
     ]
@@ -72,7 +73,9 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
     assert {"eval/pass@1", "eval/coverage@8"} <= lines[0].keys() & lines[-1].keys()
     sample = completion_lines(run_dir)[0]
     assert sample.keys() >= {"step", "prompt", "completion", "rewards", "advantage", "weight", "mode"}
-    assert imread(run_dir / "curves.png").std() > 0.01
+    assert imread(run_dir / "report.png").std() > 0.01
+    assert f"open           {run_dir / 'report.html'}" in done.stdout
+    assert "finished: 3 of 3 steps" in (run_dir / "report.html").read_text()
     assert json.loads((run_dir / "controller_state.json").read_text())["step"] == 3
     assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_3"
     model = AutoModelForCausalLM.from_pretrained(run_dir / "checkpoints" / "step_3" / "model")

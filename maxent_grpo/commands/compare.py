@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     if options.labels is not None and len(options.labels) != len(options.runs):
         parser.error(f"{len(options.labels)} labels for {len(options.runs)} runs")
     # matplotlib takes about a second to load, which a usage error need not wait for
-    from maxent_grpo.report.curves import draw_comparison
+    from maxent_grpo.report.picture import draw_comparison
 
     try:
         print(f"wrote {draw_comparison(options.runs, options.output, options.labels)}")

@@ -23,5 +23,5 @@ class LoggingConfig:
     """Optimiser steps between records in completions.jsonl; 0 records none [steps]."""
     completions_per_step: int = 64
     """Most completions recorded at a step, whole groups first [completions]."""
-    curves: bool = True
-    """Draw curves.png at every evaluation and at the end."""
+    report: bool = True
+    """Draw report.png at every evaluation and at the end, and write report.html at the end."""

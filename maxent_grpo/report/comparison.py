@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.panels import headline_measures
 from maxent_grpo.report.read import metric_series, read_identity, read_metrics
-from maxent_grpo.report.style import INK, PALETTE, QUIET, label_lines, label_steps, panel_grid, smoothed, style_axes
+from maxent_grpo.report.series import smoothed
+from maxent_grpo.report.style import INK, PALETTE, QUIET, label_lines, label_steps, panel_grid, style_axes
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -13,7 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from maxent_grpo.report.phases import UNCLAIMED_TIME, aligned, phases_of
 from maxent_grpo.report.read import evaluated_ks, metric_series
+from maxent_grpo.report.scale import share
+from maxent_grpo.report.series import smoothed
 from maxent_grpo.report.style import (
     BLUE,
     GREEN,
@@ -27,18 +30,15 @@ from maxent_grpo.report.style import (
     label_lines,
     limits_around,
     note_above,
-    smoothed,
     style_axes,
 )
+from maxent_grpo.report.svg import Chart
 
 Rows = Sequence[Mapping[str, Any]]
 
 NUM_TIME_PHASES = 5
-TOTAL_TIMES = ("step", "total")
-"""Phases that contain the others, and so are not stacked with them."""
-
-UNCLAIMED_TIME = "other"
-"""What no phase claims; drawn together with the smallest phases."""
+COEFFICIENTS = ("tau", "beta", "kl_beta")
+"""What a controller may adapt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +143,38 @@ def _draw_named(axes: Axes, rows: Rows, names: Sequence[tuple[str, str]]) -> Non
 
 
 def _draw_kl(axes: Axes, rows: Rows) -> None:
-    style_axes(axes, "KL to the reference", "nats per token")
-    _draw_named(axes, rows, [("policy/kl_to_reference", "KL")])
+    lines = [("policy/kl_to_reference", "reference"), ("weights/kl_to_policy", "w to p")]
+    present = [line for line in lines if _has_nonzero(line[0])(rows)]
+    if len(present) > 1:
+        style_axes(axes, "KL divergence", "nats: reference per token, weights w to policy p per group")
+    elif present == lines[:1]:
+        style_axes(axes, "KL to the reference", "nats per token")
+    else:
+        style_axes(axes, "KL of weights to policy", "nats, mean over groups")
+    _draw_named(axes, rows, present)
 
 
 def _draw_clip(axes: Axes, rows: Rows) -> None:
     style_axes(axes, "Clipped ratios", "share of tokens")
-    _draw_named(axes, rows, [("policy/clip_ratio", "clipped")])
+    _draw_named(axes, rows, [("policy/clip_ratio_low_mean", "low"), ("policy/clip_ratio_high_mean", "high")])
 
 
 def _draw_length(axes: Axes, rows: Rows) -> None:
-    style_axes(axes, "Completion length", "tokens, mean of a step")
+    style_axes(axes, "Completion length", "tokens: mean of a step, shaded from shortest to longest")
     steps, values = metric_series(rows, "completion/mean_length")
+    low, high = metric_series(rows, "completion/min_length"), metric_series(rows, "completion/max_length")
+    top = max([*values, *high[1]], default=0.0)
+    if steps == low[0] == high[0] and len(steps) > 1:
+        axes.fill_between(steps, low[1], high[1], color=GREEN, alpha=0.16, linewidth=0)
     if steps:
         draw_series(axes, steps, values, GREEN)
-        axes.set_ylim(0, max(values) * 1.25 or 1.0)
+        axes.set_ylim(0, top * 1.25 or 1.0)
     clipped_steps, clipped = metric_series(rows, "completion/clipped_ratio")
     if any(clipped):
-        share = float(np.mean(clipped[-max(1, len(clipped) // 25) :]))
+        cut = float(np.mean(clipped[-max(1, len(clipped) // 25) :]))
         axes.annotate(
-            f"{share:.0%} cut at the limit at step {clipped_steps[-1]}",
-            (0.0, 0.06),
+            f"{share(cut)} cut at the limit at step {clipped_steps[-1]}",
+            (0.0, 0.93),
             xycoords="axes fraction",
             fontsize=8.5,
             color=QUIET,
@@ -172,43 +183,32 @@ def _draw_length(axes: Axes, rows: Rows) -> None:
 
 def _draw_controller(axes: Axes, rows: Rows) -> None:
     style_axes(axes, "Controller")
-    _draw_named(axes, rows, [("controller/tau", "tau"), ("controller/beta", "beta")])
+    _draw_named(axes, rows, [(f"controller/{name}", name) for name in COEFFICIENTS])
 
 
 def _moves(*names: str) -> Callable[[Rows], bool]:
     return lambda rows: any(len({row[name] for row in rows if name in row}) > 1 for name in names)
 
 
-def _phases(rows: Rows) -> dict[str, tuple[list[int], list[float]]]:
-    names = {name for row in rows for name in row if name.startswith("time/") and name.endswith("_seconds")}
-    phases = {name.removeprefix("time/").removesuffix("_seconds"): metric_series(rows, name) for name in sorted(names)}
-    return {phase: series for phase, series in phases.items() if phase not in TOTAL_TIMES}
-
-
 def _draw_time(axes: Axes, rows: Rows) -> None:
     """Phases of every step stacked, smoothed; phases of a few steps (evaluation, checkpoint) are named with their sum."""
-    phases = _phases(rows)
-    trained = _phases([row for row in rows if row["step"] > 0]) or phases
+    phases = phases_of(rows)
+    trained = phases_of([row for row in rows if row["step"] > 0]) or phases
     most = max(len(steps) for steps, _ in trained.values())
     regular = {phase: series for phase, series in trained.items() if len(series[0]) * 2 >= most}
     by_total = sorted(regular, key=lambda phase: -sum(regular[phase][1]))
     shown = [phase for phase in by_total if phase != UNCLAIMED_TIME][:NUM_TIME_PHASES]
     merged = [phase for phase in by_total if phase not in shown]
     steps = sorted({step for phase in by_total for step in regular[phase][0]})
-    layers = [_aligned(regular[phase], steps) for phase in shown]
+    layers = [aligned(regular[phase], steps) for phase in shown]
     names = list(shown)
     if merged:
-        layers.append(np.sum([_aligned(regular[phase], steps) for phase in merged], axis=0))
+        layers.append(np.sum([aligned(regular[phase], steps) for phase in merged], axis=0))
         names.append("other")
-    _draw_stack(axes, steps, layers, names)
     rare = [f"{phase} {sum(values):.0f} s" for phase, (_, values) in phases.items() if phase not in regular]
     besides = f"; besides, over the whole run: {', '.join(rare)}" if rare else ""
     style_axes(axes, "Time of a step", f"seconds{besides}")
-
-
-def _aligned(series: tuple[list[int], list[float]], steps: Sequence[int]) -> np.ndarray:
-    values = dict(zip(*series, strict=True))
-    return np.array([values.get(step, 0.0) for step in steps])
+    _draw_stack(axes, steps, layers, names)
 
 
 def _draw_stack(axes: Axes, steps: Sequence[int], layers: Sequence[np.ndarray], names: Sequence[str]) -> None:
@@ -227,16 +227,34 @@ def _draw_stack(axes: Axes, steps: Sequence[int], layers: Sequence[np.ndarray], 
     label_lines(axes, list(zip(middles.tolist(), texts, colors, strict=False)), size=8.5)
 
 
+def panel_against_k(chart: Chart) -> Panel:
+    """A panel of success against the number of samples, start and end."""
+
+    def draw(axes: Axes, rows: Rows) -> None:
+        style_axes(axes, chart.title, f"{chart.unit} solved within k samples")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("k", fontsize=8.5, color=QUIET, labelpad=4)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        for line, color in zip(chart.lines, (QUIET, BLUE) if len(chart.lines) > 1 else (BLUE,), strict=True):
+            axes.plot(line.x, line.y, color=color, linewidth=2.2, linestyle="--" if line.is_dashed else "-")
+        for row, (line, color) in enumerate(zip(reversed(chart.lines), (BLUE, QUIET), strict=False)):
+            place = (1.0, 0.16 - 0.1 * row)
+            axes.text(*place, line.label, transform=axes.transAxes, ha="right", size=9, weight="bold", color=color)
+        axes.set_ylim(top=1.0)
+
+    return Panel(f"{chart.key}", lambda rows: True, draw)
+
+
 PANELS = (
     Panel("evaluation", lambda rows: bool(headline_measures(rows)), _draw_evaluation, columns=2),
     Panel("reward", _has("reward/mean"), _draw_reward),
     Panel("entropy", _has("policy/entropy"), _draw_entropy),
     Panel("weights", _has("weights/effective_size", "weights/entropy"), _draw_weights),
-    Panel("controller", _moves("controller/tau", "controller/beta"), _draw_controller),
-    Panel("kl", _has_nonzero("policy/kl_to_reference"), _draw_kl),
-    Panel("clip", _has_nonzero("policy/clip_ratio"), _draw_clip),
+    Panel("controller", _moves(*(f"controller/{name}" for name in COEFFICIENTS)), _draw_controller),
+    Panel("kl", _has_nonzero("policy/kl_to_reference", "weights/kl_to_policy"), _draw_kl),
+    Panel("clip", _has_nonzero("policy/clip_ratio_low_mean", "policy/clip_ratio_high_mean"), _draw_clip),
     Panel("optimisation", _has("optim/gradient_norm", "optim/learning_rate"), _draw_optimisation),
     Panel("length", _has("completion/mean_length"), _draw_length),
-    Panel("time", lambda rows: bool(_phases(rows)), _draw_time),
+    Panel("time", lambda rows: bool(phases_of(rows)), _draw_time),
 )
 """Every panel, in the order in which they are laid out."""

@@ -20,9 +20,13 @@ from maxent_grpo.errors import DataError
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
 CONFIG_FILE = "config.yaml"
-CURVES_FILE = "curves.png"
 VERSIONS_FILE = "versions.json"
+OVERRIDES_FILE = "overrides.json"
+LOG_FILE = "run.log"
+PAGE_FILE = "report.html"
+PICTURE_FILE = "report.png"
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""

@@ -17,6 +17,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import MaxNLocator
 
 from maxent_grpo.report.atomic import write_atomically
+from maxent_grpo.report.series import smoothed
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#A8568A", "#56B4E9", "#B7791F"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER)
@@ -25,18 +26,6 @@ INK, QUIET, GRID = "#1F2933", "#66727F", "#E4E8EC"
 
 Label = tuple[float, str, str]
 """(height in data units, text, colour) of a line's name."""
-
-
-def smoothed(values: Sequence[float]) -> np.ndarray:
-    """Centred moving average over about a twenty-fifth of the series; short series stay as they are."""
-    array = np.asarray(values, dtype=float)
-    half = len(array) // 50
-    if half == 0:
-        return array
-    totals = np.concatenate([[0.0], np.cumsum(array)])
-    index = np.arange(len(array))
-    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(array))
-    return (totals[high] - totals[low]) / (high - low)
 
 
 def style_axes(axes: Axes, title: str, unit: str = "") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maxent_grpo.report.read import CURVES_FILE, METRICS_FILE, evaluated_ks
+from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE, evaluated_ks
 
 MISSING = "-"
 
@@ -129,8 +129,10 @@ def resume_command(run_dir: Path) -> str:
 def where_to_look(run_dir: Path) -> list[str]:
     """What the run left behind, and how to continue it if it left a checkpoint."""
     lines = [f"run directory  {run_dir}"]
-    if (run_dir / CURVES_FILE).is_file():
-        lines.append(f"curves         {run_dir / CURVES_FILE}")
+    if (run_dir / PAGE_FILE).is_file():
+        lines.append(f"open           {run_dir / PAGE_FILE}")
+    if (run_dir / PICTURE_FILE).is_file():
+        lines.append(f"picture        {run_dir / PICTURE_FILE}")
     if (run_dir / METRICS_FILE).is_file():
         lines.append(f"metrics        {run_dir / METRICS_FILE}")
     if (run_dir / "checkpoints" / "latest").is_file():

@@ -1,57 +1,79 @@
-"""The writers of a run in the order they must stand in, and the one that keeps curves.png up to date."""
+"""The writers of a run in the order they must stand in, and the one that keeps its report up to date."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from maxent_grpo.config.logging import LoggingConfig
-from maxent_grpo.report.read import METRICS_FILE
+from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE
 from maxent_grpo.telemetry.console import build_console
 from maxent_grpo.telemetry.files import CompletionsFile, MetricsFile
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import RunLog
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 
+logger = logging.getLogger(__name__)
 
-class CurvesWriter(QuietWriter):
-    """Redraws curves.png from metrics.jsonl at every evaluation and at the end; stands after the metrics file."""
+
+class ReportWriter(QuietWriter):
+    """Redraws report.png at every evaluation, and writes it and report.html at the end; stands after the files they show.
+
+    A report can be made again at any time, a run cannot: what goes wrong here is told and the run goes on.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._has_undrawn_lines = False
+        self._has_new_lines = False
+
+    def _attempt(self, name: str, make: Callable[[Path], object]) -> None:
+        try:
+            make(self._run_dir)
+        except Exception as error:
+            # drawing must not cost a run its training, whatever is wrong with it
+            logger.warning(
+                "%s could not be made (%s: %s); the run is not affected; "
+                "`python -m maxent_grpo report %s` makes it from the recorded files",
+                *(name, type(error).__name__, error, self._run_dir),
+            )
 
     def _draw(self) -> None:
-        # matplotlib takes about a second to load, which a run without curves need not wait for
-        from maxent_grpo.report.curves import draw_curves
+        # matplotlib takes about a second to load, which a run without a report need not wait for
+        from maxent_grpo.report.picture import draw_picture
 
-        draw_curves(self._run_dir)
-        self._has_undrawn_lines = False
+        self._attempt(PICTURE_FILE, draw_picture)
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Redraw when the line holds an evaluation."""
-        self._has_undrawn_lines = True
+        """Redraw the picture when the line holds an evaluation."""
+        self._has_new_lines = True
         if any(name.startswith("eval/") for name in metrics):
             self._draw()
 
     def close(self) -> None:
-        """Draw the steps since the last picture."""
-        if self._has_undrawn_lines and (self._run_dir / METRICS_FILE).is_file():
+        """Make both of everything that was recorded, however the run ended; closing again does nothing."""
+        if self._has_new_lines and (self._run_dir / METRICS_FILE).is_file():
+            from maxent_grpo.report.page import write_page
+
+            self._has_new_lines = False
             self._draw()
+            self._attempt(PAGE_FILE, write_page)
 
 
 def build_logging(config: LoggingConfig, run_dir: Path) -> LoggingHandles:
-    """The writers that ``logging`` asks for: log, metrics, completions, curves, console.
+    """The writers that ``logging`` asks for: metrics, completions, report, log, console.
 
-    The metrics file stands before the curves, which read it, and the console last, which ends by naming what the others
-    wrote. Called on the main process only; the others use ``LoggingHandles(run_dir)`` without writers.
+    The report stands after the files that it reads, the log after it, to hold what goes wrong there, and the console last,
+    which ends by naming what the others wrote. Called on the main process only; the others use ``LoggingHandles(run_dir)``
+    without writers.
     """
-    writers: list[Writer] = [RunLog(run_dir), MetricsFile(run_dir)]
+    log = RunLog(run_dir)
+    writers: list[Writer] = [MetricsFile(run_dir)]
     if config.completions_every:
         writers.append(CompletionsFile(run_dir))
-    if config.curves:
-        writers.append(CurvesWriter(run_dir))
-    writers.append(build_console(config.console, run_dir))
+    if config.report:
+        writers.append(ReportWriter(run_dir))
+    writers += [log, build_console(config.console, run_dir)]
     return LoggingHandles(
         run_dir=run_dir,
         writers=writers,

@@ -51,11 +51,11 @@ COMMAND_LINE = {
         "learnig_rate: no such setting; did you mean optimization.learning_rate?",
         "zzz: no such setting; docs/config.md lists them all",
     ],
-    ("scoring.reduction=tokn", "data.num_train=null", "data.num_eval=3.5", "logging.curves=7.5", "evaluation.ks=3"): [
+    ("scoring.reduction=tokn", "data.num_train=null", "data.num_eval=3.5", "logging.report=7.5", "evaluation.ks=3"): [
         "scoring.reduction=tokn: must be one of token, sequence, constant; did you mean token?",
         "data.num_train=null: must be an integer",
         "data.num_eval=3.5: must be an integer",
-        "logging.curves=7.5: must be true or false",
+        "logging.report=7.5: must be true or false",
         "evaluation.ks=3: must be a list, [...], each entry an integer",
     ],
     ("experiment=tiny_gpo",): [

@@ -279,7 +279,7 @@ RECORD = (
     Knob("evaluation.seed", 1, evaluates, EVAL),
     Knob("logging.completions_every", 2, records),
     Knob("logging.completions_per_step", 3, records),
-    Knob("logging.curves", True, writes("curves.png")),
+    Knob("logging.report", True, writes("report.png", "report.html")),
     Knob("checkpoint.every_n_steps", 1, writes("checkpoints/step_1")),
     Knob(
         "checkpoint.keep_last",

@@ -94,14 +94,15 @@ def test_the_resume_command_survives_shell_and_hydra() -> None:
 def test_the_end_says_where_to_look(tmp_path: Path) -> None:
     progress = Progress(7, 200, {}, None)
     assert closing_lines(progress, tmp_path, []) == ["ended at step 7 of 200", "", f"run directory  {tmp_path}"]
-    for name in ("curves.png", "metrics.jsonl"):
+    for name in ("report.html", "report.png", "metrics.jsonl"):
         (tmp_path / name).touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "latest").touch()
     lines = closing_lines(Progress(200, 200, {}, None), tmp_path, [(0, EVALUATION), (200, EVALUATION)])
     assert lines[0] == "finished 200 steps"
-    assert lines[-3:] == [
-        f"curves         {tmp_path / 'curves.png'}",
+    assert lines[-4:] == [
+        f"open           {tmp_path / 'report.html'}",
+        f"picture        {tmp_path / 'report.png'}",
         f"metrics        {tmp_path / 'metrics.jsonl'}",
         f"continue it    {resume_command(tmp_path)}",
     ]

@@ -54,6 +54,8 @@ class BestTracker:
             self.num_evaluations_without_better = 0
         else:
             self.num_evaluations_without_better += 1
+        if self.out_of_patience:
+            logger.info("early stop: no better %s in %d evaluations", self.metric, self.num_evaluations_without_better)
         return is_best, self.out_of_patience
 
     @property

@@ -26,9 +26,13 @@ def test_a_smaller_value_is_better_under_the_goal_min() -> None:
     assert [is_best for is_best, _ in found] == [True, False, True]
 
 
-def test_training_stops_after_patience_evaluations_in_a_row_without_a_better_one() -> None:
-    found = outcomes(BestTracker("eval/pass@8", MetricGoal.max, patience=2), [0.5, 0.4, 0.6, 0.6, 0.1, 0.0])
+def test_training_stops_after_patience_evaluations_in_a_row_without_a_better_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        found = outcomes(BestTracker("eval/pass@8", MetricGoal.max, patience=2), [0.5, 0.4, 0.6, 0.6, 0.1, 0.0])
     assert [should_stop for _, should_stop in found] == [False, False, False, False, True, True]
+    assert caplog.messages[0] == "early stop: no better eval/pass@8 in 2 evaluations"
 
 
 def test_nan_is_never_the_best_and_counts_towards_the_patience() -> None:

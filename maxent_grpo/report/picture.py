@@ -1,4 +1,4 @@
-"""Pictures of runs: one run as small multiples (curves.png), and several runs laid over each other.
+"""Pictures of runs: one run as small multiples (report.png), and several runs laid over each other.
 
 Read from the run directories alone: metrics.jsonl for the numbers, config.yaml for the names.
 """
@@ -11,8 +11,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from maxent_grpo.report.comparison import comparison_figure
-from maxent_grpo.report.panels import PANELS, Panel, Rows, headline_measures
-from maxent_grpo.report.read import CURVES_FILE, metric_series, read_identity, read_metrics
+from maxent_grpo.report.evaluations import charts_against_k
+from maxent_grpo.report.panels import PANELS, Panel, Rows, headline_measures, panel_against_k
+from maxent_grpo.report.read import PICTURE_FILE, metric_series, read_identity, read_metrics
 from maxent_grpo.report.style import label_steps, new_figure, panel_grid, save_figure
 
 NUM_COLUMNS = 3
@@ -51,7 +52,7 @@ def _title(run_dir: Path, rows: Rows) -> tuple[str, str]:
     return f"{identity.label}{seed}", "   ·   ".join([f"{steps} step{'' if steps == 1 else 's'}", *changes, folder])
 
 
-def curves_figure(run_dir: Path) -> Figure:
+def picture_figure(run_dir: Path) -> Figure:
     """The figure of one run; each axes' label is the key of its panel. A run without a line gives a figure that says so.
 
     Raises:
@@ -59,6 +60,8 @@ def curves_figure(run_dir: Path) -> Figure:
     """
     rows = read_metrics(run_dir)
     panels = [panel for panel in PANELS if panel.is_present(rows)]
+    against_k = [chart for chart in charts_against_k(run_dir, rows)[0][:1] if len(chart.lines[0].x) > 2]
+    panels[1:1] = [panel_against_k(chart) for chart in against_k]
     if not panels:
         return new_figure(8, 1.6, _title(run_dir, rows)[0], "nothing to draw: no metric of any panel was recorded")
     placed = _place(panels)
@@ -67,14 +70,14 @@ def curves_figure(run_dir: Path) -> Figure:
     for panel, row, first, end in placed:
         axes = figure.add_subplot(grid[row, first:end], label=panel.key)
         panel.draw(axes, rows)
-        if row == num_rows - 1:
+        if row == num_rows - 1 and panel.key != "pass_by_k":
             label_steps(axes)
     return figure
 
 
-def draw_curves(run_dir: Path) -> Path:
-    """Draw ``curves.png`` of a run from its metrics.jsonl, replacing the old one atomically; returns its path."""
-    return save_figure(curves_figure(run_dir), run_dir / CURVES_FILE)
+def draw_picture(run_dir: Path, folder: Path | None = None) -> Path:
+    """Draw ``report.png`` of a run into ``folder``, by default its own, replacing an old one; returns its path."""
+    return save_figure(picture_figure(run_dir), (folder or run_dir) / PICTURE_FILE)
 
 
 def draw_comparison(runs: Sequence[Path], path: Path, labels: Sequence[str] | None = None) -> Path:

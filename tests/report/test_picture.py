@@ -6,13 +6,13 @@ from subprocess import run as run_process
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from support.synthetic_run import write_run
+from support.synthetic_run import write_rich_run, write_run
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.comparison import comparison_figure, default_labels
-from maxent_grpo.report.curves import curves_figure, draw_comparison, draw_curves
-from maxent_grpo.report.style import smoothed
+from maxent_grpo.report.picture import draw_comparison, draw_picture, picture_figure
+from maxent_grpo.report.series import smoothed
 
 
 def panels_of(figure) -> list[str]:
@@ -26,8 +26,8 @@ def write_lines(run_dir: Path, rows: list[dict]) -> Path:
 
 
 def test_the_picture_of_a_run_is_large_and_not_blank(tmp_path: Path) -> None:
-    path = draw_curves(write_run(tmp_path / "run", num_steps=60))
-    assert path == tmp_path / "run" / "curves.png"
+    path = draw_picture(write_run(tmp_path / "run", num_steps=60))
+    assert path == tmp_path / "run" / "report.png"
     pixels = imread(path)[..., :3]
     assert pixels.shape[0] > 900
     assert pixels.shape[1] > 1500
@@ -39,16 +39,19 @@ def test_the_picture_of_a_run_is_large_and_not_blank(tmp_path: Path) -> None:
 
 def test_panels_follow_what_was_measured(tmp_path: Path) -> None:
     plain = write_run(tmp_path / "plain", num_steps=10)
-    assert panels_of(curves_figure(plain)) == [
+    assert panels_of(picture_figure(plain)) == [
         "evaluation", "reward", "entropy", "weights", "optimisation", "length", "time",
     ]  # fmt: skip
-    metrics = {"policy/kl_to_reference": 0.02, "policy/clip_ratio": 0.1}
+    metrics = {"policy/kl_to_reference": 0.02, "policy/clip_ratio_low_mean": 0.1}
     clipped = write_run(tmp_path / "clipped", num_steps=10, **metrics)
-    assert {"kl", "clip"} <= set(panels_of(curves_figure(clipped)))
+    assert {"kl", "clip"} <= set(panels_of(picture_figure(clipped)))
+    assert panels_of(picture_figure(write_rich_run(tmp_path / "rich", 24))) == [
+        "evaluation", "pass_by_k", "reward", "entropy", "weights", "controller", "kl", "clip", "optimisation", "length", "time",
+    ]  # fmt: skip
 
 
 def test_the_title_names_method_seed_and_change(tmp_path: Path) -> None:
-    figure = curves_figure(write_run(tmp_path / "run", num_steps=20, method="dr_grpo", seed=3))
+    figure = picture_figure(write_run(tmp_path / "run", num_steps=20, method="dr_grpo", seed=3))
     title, subtitle = (text.get_text() for text in figure.texts)
     assert title == "dr_grpo, seed 3"
     assert "20 steps" in subtitle
@@ -57,7 +60,7 @@ def test_the_title_names_method_seed_and_change(tmp_path: Path) -> None:
 
 def test_drawn_lines_hold_the_recorded_numbers(tmp_path: Path) -> None:
     rows = [{"step": 0, "eval/pass@1": 0.5}, {"step": 1, "reward/mean": 0.25}, {"step": 2, "reward/mean": 0.75}]
-    figure = curves_figure(write_lines(tmp_path / "run", [*rows, {"step": 4, "eval/pass@1": 0.875}]))
+    figure = picture_figure(write_lines(tmp_path / "run", [*rows, {"step": 4, "eval/pass@1": 0.875}]))
     axes = {axes.get_label(): axes for axes in figure.axes}
     assert axes["reward"].lines[0].get_xydata().tolist() == [[1, 0.25], [2, 0.75]]
     assert axes["evaluation"].lines[0].get_xydata().tolist() == [[0, 0.5], [4, 0.875]]
@@ -78,7 +81,7 @@ def test_drawn_lines_hold_the_recorded_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_thin_records_are_drawn(tmp_path: Path, rows: list[dict]) -> None:
-    path = draw_curves(write_lines(tmp_path / "run", rows))
+    path = draw_picture(write_lines(tmp_path / "run", rows))
     assert (imread(path)[..., :3] < 0.9).any(axis=-1).sum() > 300
 
 
@@ -86,7 +89,7 @@ def test_a_half_written_line_does_not_stop_the_picture(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", num_steps=5)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "reward/me')
-    reward = next(axes for axes in curves_figure(run).axes if axes.get_label() == "reward")
+    reward = next(axes for axes in picture_figure(run).axes if axes.get_label() == "reward")
     assert reward.lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5]
 
 
@@ -133,8 +136,8 @@ def test_a_comparison_of_nothing_is_refused() -> None:
 def test_drawing_leaves_matplotlib_without_global_state(tmp_path: Path) -> None:
     write_run(tmp_path / "run", num_steps=3)
     code = (
-        "import sys, pathlib; from maxent_grpo.report.curves import draw_curves; "
-        "draw_curves(pathlib.Path(sys.argv[1])); assert 'matplotlib.pyplot' not in sys.modules; "
+        "import sys, pathlib; from maxent_grpo.report.picture import draw_picture; "
+        "draw_picture(pathlib.Path(sys.argv[1])); assert 'matplotlib.pyplot' not in sys.modules; "
         "assert 'torch' not in sys.modules"
     )
     run_process([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
