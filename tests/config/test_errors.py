@@ -59,7 +59,7 @@ COMMAND_LINE = {
         "evaluation.ks=3: must be a list, [...], each entry an integer",
     ],
     ("experiment=tiny_gpo",): [
-        "experiment=tiny_gpo: no such option; experiment has tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
+        "experiment=tiny_gpo: no such option; experiment has tiny_countdown, tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
         "tiny_offpolicy; did you mean experiment=tiny_grpo?"
     ],
     ("+scoring=grpo", "+seed=3"): [
