@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from maxent_grpo.errors import DataError
-from maxent_grpo.rewards.expressions import Signed, negative, number, product, quotient, total
+from maxent_grpo.rewards.expressions import Operation, Signed, negative, number, product, quotient, total
 from maxent_grpo.rewards.grade import Grade
 
 ALPHABET = "0123456789+-*/()"
@@ -28,7 +28,7 @@ MAX_NUMBERS = 6
 LARGEST_NUMBER = 10**6
 OPEN_TAG, CLOSE_TAG = "<answer>", "</answer>"
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00f7": "/", "\u2212": "-"})
-_OPERATIONS = {ast.Add: total, ast.Mult: product, ast.Div: quotient}
+_OPERATIONS: dict[type[ast.operator], Operation] = {ast.Add: total, ast.Mult: product, ast.Div: quotient}
 
 
 @dataclass(frozen=True, slots=True)
