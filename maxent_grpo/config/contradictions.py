@@ -2,7 +2,7 @@
 
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
-``contradictions_method.py``.
+``contradictions_method.py``, those about the problems in ``contradictions_data.py``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_method import METHOD_RULES
-from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
 from maxent_grpo.rewards.registry import BUILT_IN
 
-NUM_COLORS = 3
 HEAD_WIDTHS = (32, 64)
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -54,34 +53,6 @@ def _tiny_model(config: RootConfig) -> Iterator[str]:
         yield (
             f"model.hidden_size={model.hidden_size} with model.num_heads={model.num_heads}: an attention head must be 32 or "
             f"64 wide; use model.hidden_size={widths[0]} or model.hidden_size={widths[1]}"
-        )
-
-
-def _coloring(config: RootConfig) -> Iterator[str]:
-    data = config.data
-    if not isinstance(data, ColoringDataConfig):
-        return
-    if data.num_hidden > data.num_vertices:
-        yield (
-            f"data.num_hidden={data.num_hidden} exceeds data.num_vertices={data.num_vertices}: only vertices of the graph "
-            f"can be hidden; use data.num_hidden={data.num_vertices} or less"
-        )
-    if data.min_modes > data.max_modes:
-        yield (
-            f"data.min_modes={data.min_modes} exceeds data.max_modes={data.max_modes}: no problem could be kept; use "
-            f"data.min_modes={data.max_modes} or less"
-        )
-    most = NUM_COLORS**data.num_hidden if 1 <= data.num_hidden <= data.num_vertices else None
-    if most is not None and data.max_modes > most:
-        yield (
-            f"data.max_modes={data.max_modes} exceeds the {most} answers there are with data.num_hidden={data.num_hidden}; "
-            f"use data.max_modes={most} or less"
-        )
-    if config.generation.max_completion_len < data.num_hidden + 1:
-        yield (
-            f"generation.max_completion_len={config.generation.max_completion_len} is too short for "
-            f"data.num_hidden={data.num_hidden}: an answer is one token for each hidden vertex and the end token, so none "
-            f"could finish; use generation.max_completion_len={data.num_hidden + 1} or more"
         )
 
 
@@ -222,7 +193,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _greedy,
     _sampling,
     _tiny_model,
-    _coloring,
+    *DATA_RULES,
     _length_of_training,
     _schedule,
     _evaluation,

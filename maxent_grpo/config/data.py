@@ -35,3 +35,29 @@ class ColoringDataConfig(DataConfig):
     """Held-out problems, disjoint from training and demonstrations by problem identity [prompts]."""
     problem_seed: int = 0
     """Seed of the problems; separate from the run's seed so that runs share one dataset."""
+
+
+@dataclass(slots=True)
+class CountdownDataConfig(DataConfig):
+    """Use every number once, with + - * /, to reach the target; solutions that differ only in order, brackets or signs are one."""
+
+    num_numbers: int = 3
+    """Numbers of each problem, 3 or 4; they may repeat."""
+    min_number: int = 1
+    """Smallest number."""
+    max_number: int = 12
+    """Largest number."""
+    min_target: int = 1
+    """Smallest target."""
+    max_target: int = 100
+    """Largest target."""
+    min_modes: int = 2
+    """Fewest really different solutions of a kept problem; demonstrations of a warm start may have fewer."""
+    max_modes: int = 10
+    """Most really different solutions of a kept problem."""
+    num_train: int = 500
+    """Training problems [prompts]."""
+    num_eval: int = 96
+    """Held-out problems, disjoint from training and demonstrations by numbers and target [prompts]."""
+    problem_seed: int = 0
+    """Seed of the problems; separate from the run's seed so that runs share one dataset."""

@@ -6,7 +6,7 @@ from hydra.core.config_store import ConfigStore
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
 from maxent_grpo.config.controller import FixedControllerConfig
-from maxent_grpo.config.data import ColoringDataConfig
+from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
@@ -25,6 +25,7 @@ from maxent_grpo.config.scoring import (
 OPTIONS: list[tuple[str, str, type]] = [
     ("model", "tiny", TinyModelConfig),
     ("data", "coloring", ColoringDataConfig),
+    ("data", "countdown", CountdownDataConfig),
     ("generation", "local", LocalGenerationConfig),
     ("scoring", "grpo", GrpoScoringConfig),
     ("scoring", "dr_grpo", DrGrpoScoringConfig),

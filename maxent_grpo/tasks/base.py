@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +27,13 @@ class Demonstration:
     messages: list[dict[str, str]]
     answers: tuple[str, ...]
     weights: tuple[float, ...]
+
+
+def rank_weights(num: int, skew: float) -> tuple[float, ...]:
+    """The demonstrator's distribution over ``num`` ranked answers: exp(-skew * j) over ranks j = 0..num-1, normalised."""
+    weights = [math.exp(-skew * rank) for rank in range(num)]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
 
 
 class Task(Protocol):

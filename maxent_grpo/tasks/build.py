@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from maxent_grpo.config.data import ColoringDataConfig, DataConfig
+from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.coloring import build_coloring
+from maxent_grpo.tasks.countdown import build_countdown
 
 
 def build_task(config: DataConfig) -> Task:
@@ -21,7 +22,7 @@ def build_task(config: DataConfig) -> Task:
     if builder is None:
         known = ", ".join(kind.__name__ for kind in _BUILDERS)
         raise ConfigError(
-            f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring."
+            f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring or data=countdown."
         )
     return builder(config)
 
@@ -31,4 +32,12 @@ def _build_coloring(config: DataConfig) -> Task:
     return build_coloring(config)
 
 
-_BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {ColoringDataConfig: _build_coloring}
+def _build_countdown(config: DataConfig) -> Task:
+    assert isinstance(config, CountdownDataConfig)
+    return build_countdown(config)
+
+
+_BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {
+    ColoringDataConfig: _build_coloring,
+    CountdownDataConfig: _build_countdown,
+}

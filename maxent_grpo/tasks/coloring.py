@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import random
 import string
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.coloring import HIDDEN, ColoringSpec, grade_coloring
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.tasks.base import Demonstration, TaskRow
+from maxent_grpo.tasks.base import Demonstration, TaskRow, rank_weights
 
 LETTERS = "RGB"
 MAX_VERTICES = 12
@@ -70,9 +69,7 @@ class ColoringTask:
         held_out = {row.row_id for row in self.eval_rows}
         problems = _draw_problems(self.config, num, stream=f"demonstrations/{seed}", exclude=held_out)
         return [
-            Demonstration(
-                problem.row_id, _messages(problem), problem.answers, _rank_weights(len(problem.answers), skew)
-            )
+            Demonstration(problem.row_id, _messages(problem), problem.answers, rank_weights(len(problem.answers), skew))
             for problem in problems
         ]
 
@@ -207,10 +204,3 @@ def _messages(problem: ColoringProblem) -> list[dict[str, str]]:
 def _row(problem: ColoringProblem) -> TaskRow:
     columns = {"num_modes": len(problem.answers), "modes": list(problem.answers)}
     return TaskRow(problem.row_id, _messages(problem), problem.spec.to_json(), columns)
-
-
-def _rank_weights(num: int, skew: float) -> tuple[float, ...]:
-    """exp(-skew * j) over ranks j = 0..num-1, normalised."""
-    weights = [math.exp(-skew * rank) for rank in range(num)]
-    total = math.fsum(weights)
-    return tuple(weight / total for weight in weights)

@@ -13,7 +13,8 @@ from maxent_grpo.errors import ConfigError
 
 @cache
 def composed(scoring: str) -> DictConfig:
-    return compose_config([f"scoring={scoring}"]).config
+    """The defaults under a scoring option; further overrides may follow its name, after a space."""
+    return compose_config(f"scoring={scoring}".split()).config
 
 
 def problems_of(settings: dict[str, object], scoring: str = "maxent") -> list[str]:
@@ -59,7 +60,7 @@ COMMAND_LINE = {
         "evaluation.ks=3: must be a list, [...], each entry an integer",
     ],
     ("experiment=tiny_gpo",): [
-        "experiment=tiny_gpo: no such option; experiment has tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
+        "experiment=tiny_gpo: no such option; experiment has tiny_countdown, tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
         "tiny_offpolicy; did you mean experiment=tiny_grpo?"
     ],
     ("+scoring=grpo", "+seed=3"): [
@@ -274,6 +275,33 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
         [
             "generation.max_completion_len=4 is too short for data.num_hidden=4: an answer is one token for each hidden "
             "vertex and the end token, so none could finish; use generation.max_completion_len=5 or more"
+        ],
+    ),
+    (
+        {"data.min_number": 13, "data.min_target": 101, "data.min_modes": 11, "generation.max_completion_len": 11},
+        "grpo data=countdown",
+        [
+            "data.min_number=13 exceeds data.max_number=12: no numbers are left to draw from; use data.min_number=12 or less",
+            "data.min_target=101 exceeds data.max_target=100: no targets are left to draw from; use data.min_target=100 or "
+            "less",
+            "data.min_modes=11 exceeds data.max_modes=10: no problems are left to draw from; use data.min_modes=10 or less",
+        ],
+    ),
+    (
+        {},
+        "grpo data=countdown",
+        [
+            "generation.max_completion_len=5 is too short for data.num_numbers=3 and data.max_number=12: the longest answer "
+            "takes 11 tokens, the end token included; use generation.max_completion_len=11 or more, as "
+            "experiment=tiny_countdown does"
+        ],
+    ),
+    (
+        {"data.num_numbers": 4, "generation.max_completion_len": 16, "generation.max_prompt_len": 17},
+        "grpo data=countdown",
+        [
+            "generation.max_prompt_len=17 is too short for data.num_numbers=4 and data.max_number=12: the longest question "
+            "takes 18 tokens, and without one of its numbers it has no answer; use generation.max_prompt_len=18 or more"
         ],
     ),
     (

@@ -12,13 +12,16 @@ from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
 from maxent_grpo.config.store import OPTIONS
 
 
-def default_root() -> RootConfig:
-    """The last option of each group with its defaults."""
-    return RootConfig(**{group: node() for group, _, node in OPTIONS})
+def default_root(path: str = "") -> RootConfig:
+    """The last option of each group with its defaults, and of the group of ``path`` the last that has such a setting."""
+    chosen = {group: node for group, _, node in OPTIONS}
+    owners = {setting.option for setting in all_settings() if setting.path == path}
+    chosen |= {group: node for group, name, node in OPTIONS if group == path.split(".")[0] and name in owners}
+    return RootConfig(**{group: node() for group, node in chosen.items()})
 
 
 def sentence_for(path: str, value: float) -> str | None:
-    root = default_root()
+    root = default_root(path)
     *parents, name = path.split(".")
     owner: object = root
     for parent in parents:
@@ -36,8 +39,9 @@ def test_every_number_that_can_be_set_has_a_range() -> None:
     assert numbers == set(RANGES)
 
 
-def test_the_defaults_are_in_range() -> None:
-    assert list(out_of_range(default_root())) == []
+@pytest.mark.parametrize("path", RANGES)
+def test_the_defaults_are_in_range(path: str) -> None:
+    assert list(out_of_range(default_root(path))) == []
 
 
 @pytest.mark.parametrize("path", RANGES)
@@ -59,6 +63,8 @@ OUTSIDE = {
     "at least 0 and below 1": (1.0, ["generation.penalty.gen_min_p", "optimization.adam_beta1"]),
     "at least 0 and at most 1": (1.5, ["data.edge_probability"]),
     "at least 2 and at most 12": (1, ["data.num_vertices"]),
+    "at least 3 and at most 4": (5, ["data.num_numbers"]),
+    "at least 1 and at most 1000000": (0, ["data.max_number"]),
     "at least 0 and below 4294967296": (-1, ["seed", "evaluation.seed"]),
     "finite": (math.inf, ["scoring.clipping.clip_adv_baseline"]),
 }

@@ -148,6 +148,7 @@ BEST = (
     "checkpoint.best_metric=eval/mean_length",
 )
 WIDE = ("data.num_vertices=6", "data.num_hidden=3")
+COUNTDOWN = ("data=countdown",)
 WARM = (
     "model.warm_start.enabled=true",
     "model.warm_start.steps=2",
@@ -249,6 +250,11 @@ DATA = (
     Knob("data.num_train", 9, trains),
     Knob("data.num_eval", 3, evaluates, (*EVAL, *WIDE)),
     Knob("data.problem_seed", 1, trains),
+    Knob("data.num_numbers", 4, trains, (*COUNTDOWN, "generation.max_completion_len=12")),
+    Knob("data.min_number", 3, trains, COUNTDOWN),
+    Knob("data.max_number", 9, trains, COUNTDOWN),
+    Knob("data.min_target", 5, trains, COUNTDOWN),
+    Knob("data.max_target", 9, trains, COUNTDOWN),
 )
 
 MODEL = (

@@ -26,20 +26,28 @@ from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContex
 
 T = TypeVar("T")
 
-SMALL = (
+SMALL_COLORING = (
+    "data.num_vertices=3",
+    "data.num_hidden=2",
+    "data.min_modes=1",
+    "data.max_modes=9",
+    "generation.max_completion_len=4",
+)
+SMALL_COUNTDOWN = (
+    "data.max_number=6",
+    "data.max_target=12",
+    "data.min_modes=1",
+    "generation.max_completion_len=8",
+)
+SMALL_RUN = (
     "model.hidden_size=32",
     "model.num_heads=1",
     "model.num_layers=1",
     "model.intermediate_size=32",
     "model.warm_start.enabled=false",
-    "data.num_vertices=3",
-    "data.num_hidden=2",
-    "data.min_modes=1",
-    "data.max_modes=9",
     "data.num_train=12",
     "data.num_eval=4",
     "generation.num_generations=4",
-    "generation.max_completion_len=4",
     "optimization.prompts_per_step=4",
     "optimization.total_training_steps=2",
     "optimization.warmup_steps=0",
@@ -53,7 +61,14 @@ SMALL = (
     "+reward.terms.spread=0.25",
     "+reward.functions.spread=support.graders:spread",
 )
+SMALL = (*SMALL_RUN, *SMALL_COLORING)
 """A run of well under a second in which untrained completions differ in reward and some are cut by the length limit."""
+
+
+def small(extra: tuple[str, ...]) -> tuple[str, ...]:
+    """The overrides of a small run of the task that ``extra`` chooses."""
+    other = {"data=countdown", "experiment=tiny_countdown"} & set(extra)
+    return (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
 
 
 def only_reward(name: str) -> tuple[str, ...]:
@@ -68,12 +83,12 @@ def only_reward(name: str) -> tuple[str, ...]:
 
 def overrides(run_dir: Path, *extra: str) -> list[str]:
     """The overrides of a small run into ``run_dir``; ``extra`` comes last and wins."""
-    return [*SMALL, f"run.dir={run_dir}", *extra]
+    return [*small(extra), f"run.dir={run_dir}", *extra]
 
 
 @cache
 def _composed(extra: tuple[str, ...]) -> RootConfig:
-    return load_config([*SMALL, "run.dir=nowhere", *extra])
+    return load_config([*small(extra), "run.dir=nowhere", *extra])
 
 
 def configured(

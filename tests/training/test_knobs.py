@@ -18,17 +18,7 @@ from support.knobs import KNOBS, Knob, largest_weight_change, same_training, tra
 from support.observe import Seen, observe
 from support.runs import completion_lines, configured, metric_lines, only_reward, train
 
-from maxent_grpo.config.checkpoint import CheckpointConfig
-from maxent_grpo.config.controller import FixedControllerConfig
-from maxent_grpo.config.data import ColoringDataConfig
-from maxent_grpo.config.declared import settings
-from maxent_grpo.config.evaluation import EvaluationConfig
-from maxent_grpo.config.generation import LocalGenerationConfig
-from maxent_grpo.config.logging import LoggingConfig
-from maxent_grpo.config.model import TinyModelConfig
-from maxent_grpo.config.optimization import AdamWConfig
-from maxent_grpo.config.reward import TaskRewardConfig
-from maxent_grpo.config.run import RunConfig
+from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, RewardError
 from maxent_grpo.tasks.base import Task
@@ -36,19 +26,6 @@ from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
-GROUPS: dict[str, type] = {
-    "model": TinyModelConfig,
-    "data": ColoringDataConfig,
-    "generation": LocalGenerationConfig,
-    "scoring": DrGrpoScoringConfig,
-    "optimization": AdamWConfig,
-    "controller": FixedControllerConfig,
-    "reward": TaskRewardConfig,
-    "evaluation": EvaluationConfig,
-    "logging": LoggingConfig,
-    "checkpoint": CheckpointConfig,
-    "run": RunConfig,
-}
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
 
 ELSEWHERE = {
@@ -68,7 +45,7 @@ ELSEWHERE = {
 
 
 def test_every_setting_has_a_row_or_a_test() -> None:
-    declared = {setting.path for group, kind in GROUPS.items() for setting in settings(kind, f"{group}.")} | {"seed"}
+    declared = {setting.path for setting in all_settings()}
     rows = [knob.path for knob in KNOBS]
     assert len(set(rows)) == len(rows)
     assert declared == set(rows) | set(ELSEWHERE)
