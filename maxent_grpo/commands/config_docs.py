@@ -21,6 +21,8 @@ def main(arguments: list[str]) -> None:
         prog="python -m maxent_grpo config-docs",
         description="Write docs/config.md: every configuration group, option and setting with its type, default, unit and "
         "meaning, read from the dataclasses.",
+        epilog="Exit status: 0 written or up to date, 1 out of date (--check). `make docs` writes it together with "
+        "docs/metrics.md.",
     )
     parser.add_argument("--output", type=Path, default=reference_file(), help="file to write (default: %(default)s)")
     parser.add_argument(

@@ -120,10 +120,11 @@ def test_the_package_lists_its_commands(arguments: tuple[str, ...]) -> None:
     assert "train " in done.stdout
 
 
-def test_config_docs_writes_and_checks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "maxent_grpo", "config-docs", "--output", str(tmp_path / "config.md")]
+@pytest.mark.parametrize("docs", ["config-docs", "metrics-docs"])
+def test_docs_are_written_and_checked(tmp_path: Path, docs: str) -> None:
+    command = [sys.executable, "-m", "maxent_grpo", docs, "--output", str(tmp_path / "docs.md")]
     missing = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert missing.returncode == 1
-    assert missing.stderr == f"{tmp_path}/config.md is out of date: run python -m maxent_grpo config-docs\n"
+    assert missing.stderr == f"{tmp_path}/docs.md is out of date: run python -m maxent_grpo {docs}\n"
     subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
     subprocess.run([*command, "--check"], check=True, cwd=REPOSITORY)

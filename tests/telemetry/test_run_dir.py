@@ -1,11 +1,14 @@
 import logging
+import platform
 from pathlib import Path
 
 import pytest
+import torch
 
-from maxent_grpo.errors import ConfigError
-from maxent_grpo.report.read import read_identity
+from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.report.read import read_identity, read_versions
 from maxent_grpo.telemetry.run_dir import RunLog, prepare_run_dir, write_config
+from maxent_grpo.telemetry.versions import current_versions, write_versions
 
 
 def test_a_missing_or_empty_folder_is_accepted(tmp_path: Path) -> None:
@@ -37,6 +40,20 @@ def test_the_configuration_is_headed_by_its_options(tmp_path: Path) -> None:
     assert path.read_text() == "# options: model=tiny scoring=maxent\nseed: 4\n"
     assert (read_identity(tmp_path).method, read_identity(tmp_path).seed) == ("maxent", 4)
     assert write_config(tmp_path, "seed: 5\n").read_text() == "seed: 5\n"
+
+
+def test_versions_are_those_of_what_is_installed(tmp_path: Path) -> None:
+    write_versions(tmp_path)
+    recorded = read_versions(tmp_path)
+    assert recorded == current_versions()
+    assert recorded is not None
+    assert recorded["python"] == platform.python_version()
+    assert recorded["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert len(bytes.fromhex(recorded["source"])) == 6
+    assert read_versions(tmp_path / "elsewhere") is None
+    (tmp_path / "versions.json").write_text("[1]")
+    with pytest.raises(DataError, match=r"versions\.json is not a JSON object of versions"):
+        read_versions(tmp_path)
 
 
 def test_the_log_takes_the_package_and_notes_until_it_closes(tmp_path: Path) -> None:
