@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
-from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resolve import chosen_options, reference_source
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
@@ -169,7 +169,9 @@ def _assemble(
 ) -> tuple[TrainingLoopContext, StepResources]:
     """Settings and handles of the whole job, and what a step calls."""
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
-    scoring = scoring_settings(config.scoring, max_completion_len=generation.max_completion_len)
+    scoring = scoring_settings(
+        config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
+    )
     cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
     scoring.batching.prompt_length_cache_get = cache
     schedule = resolve_schedule(

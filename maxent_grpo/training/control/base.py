@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from maxent_grpo.config.controller import ControllerConfig
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.objective.weights import maxent_log_weights
 from maxent_grpo.training.types.entropy import TokenEntropy, WeightEntropy
@@ -162,6 +163,22 @@ def parse_state(kind: str, state_type: type[State], state: Mapping[str, Any]) ->
 def known(value: float | None) -> bool:
     """Whether a measurement can be learnt from: it was made, and it is finite."""
     return value is not None and math.isfinite(value)
+
+
+def require_inside(config: ControllerConfig, values: ControllerValues) -> None:
+    """Refuse coefficients of another run that lie outside the bounds of this one.
+
+    Raises:
+        CheckpointError: one does; names it.
+    """
+    for path, (low, high) in config.bounds().items():
+        name = path.rpartition(".")[2]
+        value = getattr(values, name)
+        if not low <= value <= high:
+            raise CheckpointError(
+                f"controller state has {name}={value}, outside this run's bounds {low} and {high}: widen the bounds, or start "
+                "the controller anew, without controller.paths.resume_from"
+            )
 
 
 def _is_state_number(value: object) -> bool:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from maxent_grpo.config.controller import ControllerConfig
+from maxent_grpo.config.controller import (
+    ControllerConfig,
+    EffectiveSizeControllerConfig,
+    EntropyControllerConfig,
+    KlControllerConfig,
+)
 from maxent_grpo.training.control.base import Controller, initial_values
+from maxent_grpo.training.control.effective_size import EffectiveSizeController
+from maxent_grpo.training.control.entropy import EntropyController
 from maxent_grpo.training.control.fixed import FixedController
+from maxent_grpo.training.control.kl import KlController
 from maxent_grpo.training.types.runtime import ScoringSettings
 
 
 def build_controller(config: ControllerConfig, scoring: ScoringSettings) -> Controller:
     """The controller that ``config`` chooses, starting from the coefficients of ``scoring``."""
-    return FixedController(initial_values(scoring))
+    values = initial_values(scoring)
+    match config:
+        case EntropyControllerConfig():
+            return EntropyController(config, values)
+        case EffectiveSizeControllerConfig():
+            return EffectiveSizeController(config, values)
+        case KlControllerConfig():
+            return KlController(config, values)
+        case _:
+            return FixedController(values)
