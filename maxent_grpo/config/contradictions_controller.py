@@ -80,6 +80,17 @@ def _bounds(config: RootConfig) -> Iterator[str]:
             )
 
 
+def _exponent(config: RootConfig) -> Iterator[str]:
+    """A listwise beta that may fall to 0 where tau is 0 already."""
+    weighting = config.scoring.weighting
+    low, _ = config.controller.bounds().get(BETA, (1.0, 1.0))
+    if low == weighting.tau == 0 and TAU not in config.controller.adapted():
+        yield (
+            f"controller.beta_min={low} with scoring.weighting.tau={weighting.tau}: tau + beta could fall to 0, where the "
+            f"weight exponent 1/(tau+beta) is undefined; use controller.beta_min or scoring.weighting.tau above 0"
+        )
+
+
 def _schedule(config: RootConfig) -> Iterator[str]:
     controller = config.controller
     if not isinstance(controller, EntropyControllerConfig):
@@ -140,6 +151,7 @@ CONTROLLER_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _no_reference,
     _stuck_at_zero,
     _bounds,
+    _exponent,
     _schedule,
     _target_size,
     _gains,

@@ -54,10 +54,7 @@ def temperature_step(
     (1 - sqrt(rho))^2 / (1 - rho). The form is that of the temperature of soft actor-critic (arXiv 1812.05905), in
     log tau. What is integrated is tau itself within its bounds, so that nothing winds up at a bound.
     """
-    moved = math.log(tau) + learning_rate * (target - entropy)
-    stopped = bounded(moved, math.log(low), math.log(high))
-    # exp(log(bound)) may miss the bound by a rounding
-    return Bounded(bounded(math.exp(stopped.value), low, high).value, stopped.saturated)
+    return _exponential(math.log(tau) + learning_rate * (target - entropy), low, high)
 
 
 def linear_target(step: int, *, start: float, final: float, horizon: int) -> float:
@@ -119,8 +116,8 @@ def proportional_integral(
     inside = floor < proposed < ceiling
     inward = (proposed >= ceiling and error < 0) or (proposed <= floor and error > 0)
     kept = integral + error if inside or inward else integral
-    stopped = bounded(math.log(start) + gain * error + integral_gain * kept, floor, ceiling)
-    return Integrated(bounded(math.exp(stopped.value), low, high).value, not inside, kept)
+    value = _exponential(math.log(start) + gain * error + integral_gain * kept, low, high).value
+    return Integrated(value, not inside, kept)
 
 
 def solve_increasing(
@@ -149,3 +146,11 @@ def solve_increasing(
         else:
             right = middle
     return Solution(bounded(math.exp(0.5 * (left + right)), low, high).value, False)
+
+
+def _exponential(log_value: float, low: float, high: float) -> Bounded:
+    """exp of a value within bounds; a bound is returned as it is, which exp(log(bound)) may miss by a rounding."""
+    stopped = not math.log(low) <= log_value <= math.log(high)
+    if stopped:
+        return Bounded(low if log_value < math.log(low) else high, True)
+    return Bounded(bounded(math.exp(log_value), low, high).value, False)

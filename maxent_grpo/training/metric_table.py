@@ -62,7 +62,7 @@ METRICS: dict[str, MetricInfo] = {
     "reference/token_logp_mean": MetricInfo("mean over tokens of the reference's log-prob", "nats"),
     "reference/mean_length": MetricInfo("mean number of tokens the reference scored", "tokens"),
     "reference/score_mean": MetricInfo("mean reference score in the configured mode", "nats"),
-    "weights/entropy": MetricInfo("mean entropy of the target weights over informative groups", "nats"),
+    "weights/entropy": MetricInfo("mean entropy of the target weights over the groups that take part", "nats"),
     "weights/effective_size": MetricInfo("mean exp(entropy of the target weights)", "completions"),
     "weights/policy_effective_size": MetricInfo("mean exp(entropy of the policy over the group)", "completions"),
     "weights/kl_to_policy": MetricInfo("mean KL(w || p) over the group", "nats"),

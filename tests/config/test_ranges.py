@@ -17,8 +17,17 @@ def default_root() -> RootConfig:
     return RootConfig(**{group: node() for group, _, node in OPTIONS})
 
 
-def sentence_for(path: str, value: float) -> str | None:
+def root_with(path: str) -> RootConfig:
+    """The defaults, with an option that has the setting."""
     root = default_root()
+    owner = next((setting for setting in all_settings() if setting.path == path and setting.group), None)
+    if owner is not None:
+        setattr(root, owner.group, {(group, name): node for group, name, node in OPTIONS}[owner.group, owner.option]())
+    return root
+
+
+def sentence_for(path: str, value: float) -> str | None:
+    root = root_with(path)
     *parents, name = path.split(".")
     owner: object = root
     for parent in parents:
@@ -54,7 +63,8 @@ OUTSIDE = {
     "at least 1  ": (0, ["scoring.batching.score_tail_tokens", "run.num_threads", "generation.penalty.gen_top_k"]),
     "at least 0": (-1, ["scoring.reference_sync.every_n_steps", "scoring.kl_beta", "scoring.weighting.beta"]),
     "above 0": (0.0, ["optimization.learning_rate", "scoring.clipping.clip_range_high", "scoring.mismatch.cap"]),
-    "above 0 and below 1": (1.0, ["scoring.clipping.clip_range"]),
+    "above 0 and below 1": (1.0, ["scoring.clipping.clip_range", "controller.target_fraction", "controller.clip"]),
+    "above 1": (1.0, ["controller.target_size"]),
     "above 0 and at most 1": (0.0, ["generation.top_p", "scoring.reference_sync.mixing"]),
     "at least 0 and below 1": (1.0, ["generation.penalty.gen_min_p", "optimization.adam_beta1"]),
     "at least 0 and at most 1": (1.5, ["data.edge_probability"]),

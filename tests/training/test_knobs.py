@@ -19,7 +19,12 @@ from support.observe import Seen, observe
 from support.runs import completion_lines, configured, metric_lines, only_reward, train
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
-from maxent_grpo.config.controller import FixedControllerConfig
+from maxent_grpo.config.controller import (
+    EffectiveSizeControllerConfig,
+    EntropyControllerConfig,
+    FixedControllerConfig,
+    KlControllerConfig,
+)
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.config.declared import settings
 from maxent_grpo.config.evaluation import EvaluationConfig
@@ -49,6 +54,13 @@ GROUPS: dict[str, type] = {
     "checkpoint": CheckpointConfig,
     "run": RunConfig,
 }
+OTHER_OPTIONS: list[tuple[str, type]] = [
+    ("controller", EntropyControllerConfig),
+    ("controller", EffectiveSizeControllerConfig),
+    ("controller", KlControllerConfig),
+]
+"""Options with settings that their group's option above does not have."""
+
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
 
 ELSEWHERE = {
@@ -68,7 +80,8 @@ ELSEWHERE = {
 
 
 def test_every_setting_has_a_row_or_a_test() -> None:
-    declared = {setting.path for group, kind in GROUPS.items() for setting in settings(kind, f"{group}.")} | {"seed"}
+    kinds = [*GROUPS.items(), *OTHER_OPTIONS]
+    declared = {setting.path for group, kind in kinds for setting in settings(kind, f"{group}.")} | {"seed"}
     rows = [knob.path for knob in KNOBS]
     assert len(set(rows)) == len(rows)
     assert declared == set(rows) | set(ELSEWHERE)

@@ -103,7 +103,7 @@ class Controller(Protocol):
 
 @dataclass
 class ControllerState:
-    """The state of the simplest controller; others add fields. All are numbers or None."""
+    """The state of the simplest controller; others add fields. All are numbers, or None where that is their default."""
 
     tau: float
     beta: float
@@ -153,8 +153,13 @@ def parse_state(kind: str, state_type: type[State], state: Mapping[str, Any]) ->
             f"controller state of kind {kind!r} is damaged: it lacks {sorted(expected - given.keys())} and has "
             f"{sorted(given.keys() - expected)} besides; use the file as a run wrote it"
         )
-    wrong = {name: value for name, value in given.items() if not _is_state_number(value)}
-    wrong |= {name: given[name] for name in ("tau", "beta", "kl_beta") if given[name] is None or given[name] < 0}
+    optional = {field.name for field in fields(state_type) if field.default is None}
+    coefficients = ("tau", "beta", "kl_beta")
+    wrong = {
+        name: value
+        for name, value in given.items()
+        if not (value is None and name in optional) and not _is_number(value, at_least_zero=name in coefficients)
+    }
     if wrong:
         raise CheckpointError(f"controller state of kind {kind!r} is damaged: {wrong}; use the file as a run wrote it")
     return state_type(**given)
@@ -181,7 +186,7 @@ def require_inside(config: ControllerConfig, values: ControllerValues) -> None:
             )
 
 
-def _is_state_number(value: object) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: object, *, at_least_zero: bool) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    return value >= 0 or not at_least_zero

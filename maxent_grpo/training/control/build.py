@@ -6,6 +6,7 @@ from maxent_grpo.config.controller import (
     ControllerConfig,
     EffectiveSizeControllerConfig,
     EntropyControllerConfig,
+    FixedControllerConfig,
     KlControllerConfig,
 )
 from maxent_grpo.training.control.base import Controller, initial_values
@@ -26,5 +27,7 @@ def build_controller(config: ControllerConfig, scoring: ScoringSettings) -> Cont
             return EffectiveSizeController(config, values)
         case KlControllerConfig():
             return KlController(config, values)
-        case _:
+        case FixedControllerConfig():
             return FixedController(values)
+        case _:
+            raise TypeError(f"no controller is built from a {type(config).__name__}")
