@@ -2,7 +2,8 @@
 
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
-``contradictions_method.py``, those about the problems in ``contradictions_data.py``.
+``contradictions_method.py``, those about the problems in ``contradictions_data.py``, those about controllers in
+``contradictions_controller.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, controller_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -41,7 +43,7 @@ def warnings(config: RootConfig) -> list[str]:
             found.append(
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
-    return found
+    return found + controller_warnings(config)
 
 
 def _tiny_model(config: RootConfig) -> Iterator[str]:
@@ -189,6 +191,7 @@ def _reward_functions(config: RootConfig) -> Iterator[str]:
 
 RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *METHOD_RULES,
+    *CONTROLLER_RULES,
     _group_size,
     _greedy,
     _sampling,

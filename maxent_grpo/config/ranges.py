@@ -46,6 +46,7 @@ FINITE = Interval(-math.inf, open_low=True)
 SEED = Interval(0, 2**32)
 SHARE_ABOVE_ZERO = Interval(0.0, 1.0, open_low=True, open_high=False)
 BELOW_ONE = Interval(0.0, 1.0)
+INSIDE_ONE = Interval(0.0, 1.0, open_low=True)
 
 RANGES: dict[str, Interval] = {
     "seed": SEED,
@@ -125,6 +126,24 @@ RANGES: dict[str, Interval] = {
     "optimization.adam_beta2": BELOW_ONE,
     "optimization.adam_epsilon": POSITIVE,
     "optimization.weight_decay": NOT_NEGATIVE,
+    "controller.tau_min": POSITIVE,
+    "controller.tau_max": POSITIVE,
+    "controller.target_fraction": INSIDE_ONE,
+    "controller.schedule.peak": INSIDE_ONE,
+    "controller.schedule.peak_step": COUNT_OR_ZERO,
+    "controller.schedule.final": INSIDE_ONE,
+    "controller.schedule.horizon": COUNT,
+    "controller.learning_rate": POSITIVE,
+    "controller.ema": BELOW_ONE,
+    "controller.warmup_steps": COUNT_OR_ZERO,
+    "controller.target_size": Interval(1.0, open_low=True),
+    "controller.target_kl": POSITIVE,
+    "controller.clip": INSIDE_ONE,
+    "controller.horizon": Interval(1.0),
+    "controller.gain": NOT_NEGATIVE,
+    "controller.integral_gain": NOT_NEGATIVE,
+    "controller.beta_min": NOT_NEGATIVE,
+    "controller.beta_max": POSITIVE,
     "evaluation.every_n_steps": COUNT,
     "evaluation.batch_size": COUNT,
     "evaluation.num_samples": COUNT,

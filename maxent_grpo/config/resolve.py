@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from maxent_grpo.config.controller import BETA, KL_BETA
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.config.store import OPTIONS
@@ -39,25 +40,23 @@ def resolve_score_mode(mode: ScoreMode, max_completion_len: int) -> ScoreMode:
     return ScoreMode.sum if max_completion_len <= LONGEST_SUM_SCORE else ScoreMode.const
 
 
-def resolve_reference_source(source: ReferenceSource, *, kl_beta: float, listwise_beta: float) -> ReferenceSource:
-    """`auto` is `model` when a coefficient pulls towards the reference, else `none`; any other source is itself.
+def needs_reference(config: RootConfig) -> bool:
+    """Whether a coefficient pulls towards the reference, now or once a controller has moved it.
 
-    Args:
-        source: `scoring.reference_logprobs_source`.
-        kl_beta: coefficient of the token KL.
-        listwise_beta: beta of the target weights, 0 where the method makes none.
+    The listwise beta counts only while the listwise term is on.
     """
+    scoring, adapted = config.scoring, config.controller.adapted()
+    if scoring.kl_beta > 0 or KL_BETA in adapted:
+        return True
+    return scoring.weighting.listwise_coef > 0 and (scoring.weighting.beta > 0 or BETA in adapted)
+
+
+def reference_source(config: RootConfig) -> ReferenceSource:
+    """`auto` is `model` when a coefficient needs the reference, else `none`; any other source is itself."""
+    source = config.scoring.reference_logprobs_source
     if source is not ReferenceSource.auto:
         return source
-    return ReferenceSource.model if kl_beta > 0 or listwise_beta > 0 else ReferenceSource.none
-
-
-def reference_source(scoring: ScoringConfig) -> ReferenceSource:
-    """The resolved reference source of a method: its listwise beta counts only while the listwise term is on."""
-    listwise_beta = scoring.weighting.beta if scoring.weighting.listwise_coef > 0 else 0.0
-    return resolve_reference_source(
-        scoring.reference_logprobs_source, kl_beta=scoring.kl_beta, listwise_beta=listwise_beta
-    )
+    return ReferenceSource.model if needs_reference(config) else ReferenceSource.none
 
 
 def listwise_lengths(

@@ -5,7 +5,12 @@ from functools import cache
 from hydra.core.config_store import ConfigStore
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
-from maxent_grpo.config.controller import FixedControllerConfig
+from maxent_grpo.config.controller import (
+    EffectiveSizeControllerConfig,
+    EntropyControllerConfig,
+    FixedControllerConfig,
+    KlControllerConfig,
+)
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -33,6 +38,9 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("scoring", "maxent_listwise", MaxEntListwiseScoringConfig),
     ("optimization", "adamw", AdamWConfig),
     ("controller", "fixed", FixedControllerConfig),
+    ("controller", "entropy", EntropyControllerConfig),
+    ("controller", "effective_size", EffectiveSizeControllerConfig),
+    ("controller", "kl", KlControllerConfig),
     ("reward", "task", TaskRewardConfig),
     ("evaluation", "sampled", EvaluationConfig),
     ("logging", "files", LoggingConfig),

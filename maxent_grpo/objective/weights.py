@@ -85,6 +85,22 @@ def weight_entropy(log_weights: Float[Tensor, "prompts group"]) -> Float[Tensor,
     return -torch.where(finite, safe.exp() * safe, torch.zeros_like(safe)).sum(dim=-1)
 
 
+def group_divergence(
+    log_weights: Float[Tensor, "prompts group"], log_p: Float[Tensor, "prompts group"]
+) -> Float[Tensor, " prompts"]:
+    """KL(w || p) = sum w (log w - log p) of each group [nats], over its completions with weight; 0 log 0 = 0."""
+    taken = torch.isfinite(log_weights)
+    gap = log_weights.masked_fill(~taken, 0.0) - log_p.masked_fill(~taken, 0.0)
+    return torch.where(taken, log_weights.exp() * gap, torch.zeros_like(gap)).sum(dim=-1)
+
+
+def informative_groups(
+    utilities: Float[Tensor, "prompts group"], valid: Bool[Tensor, "prompts group"]
+) -> Bool[Tensor, " prompts"]:
+    """Groups with at least two valid completions that differ in utility; in any other no tau changes the weights."""
+    return group_spread(utilities, valid) > EQUAL_UTILITIES
+
+
 def variational_objective(
     log_weights: Float[Tensor, "prompts group"],
     log_q: Float[Tensor, "prompts group"],

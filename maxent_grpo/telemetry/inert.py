@@ -10,20 +10,31 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import reduce
 
+from maxent_grpo.config.controller import KL_BETA, EntropyControllerConfig, KlControllerConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import has_unit_ratio, reference_source, resolve_score_mode
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
+    KlLaw,
     MismatchMode,
     NeutralGroups,
     ReferenceSource,
     ScoreMode,
+    TargetSchedule,
 )
 from maxent_grpo.training.types.weighting import WeightingSettings
 
 CLIP_RANGE = "scoring.clipping.clip_range"
+
+KL_LAW_SETTINGS = {
+    KlLaw.multiplicative: ("clip", "horizon"),
+    KlLaw.additive: ("learning_rate",),
+    KlLaw.halving: (),
+    KlLaw.pi: ("gain", "integral_gain"),
+}
+"""The settings of `controller=kl` that belong to one law only."""
 
 Rule = tuple[str, list[str]]
 """Why settings have no effect, and which."""
@@ -57,7 +68,8 @@ def _clipping_rules(config: RootConfig) -> Iterator[Rule]:
 
 def _loss_rules(config: RootConfig) -> Iterator[Rule]:
     scoring = config.scoring
-    if scoring.kl_beta == 0:
+    no_kl = scoring.kl_beta == 0 and KL_BETA not in config.controller.adapted()
+    if no_kl:
         yield "scoring.kl_beta is 0, so that no KL is added to the loss", ["scoring.kl_estimator"]
     if scoring.weighting.listwise_coef == 0:
         names = [path for path in _under("scoring.weighting", WeightingSettings) if not path.endswith("listwise_coef")]
@@ -75,14 +87,14 @@ def _loss_rules(config: RootConfig) -> Iterator[Rule]:
         yield "scoring.policy_entropy is false and no entropy bonus is on", ["scoring.policy_entropy_mode"]
     if scoring.advantage is AdvantageKind.none:
         yield "there is no advantage term (scoring.advantage=none) to take it", ["scoring.ratio_level"]
-        if scoring.kl_beta == 0 and scoring.entropy_coef == 0:
+        if no_kl and scoring.entropy_coef == 0:
             yield "no token-wise term is in the loss: no advantage, KL or entropy", ["scoring.reduction"]
 
 
 def _reference_rules(config: RootConfig) -> Iterator[Rule]:
     scoring = config.scoring
     stale = "scoring.allow_stale_reference_logprobs"
-    if reference_source(scoring) is ReferenceSource.none:
+    if reference_source(config) is ReferenceSource.none:
         yield (
             "no coefficient pulls towards a reference, so that none is kept",
             ["scoring.reference_sync.every_n_steps", "scoring.reference_sync.mixing", stale],
@@ -146,6 +158,21 @@ def _record_rules(config: RootConfig) -> Iterator[Rule]:
         yield "logging.completions_every is 0, so that none is recorded", ["logging.completions_per_step"]
 
 
+def _controller_rules(config: RootConfig) -> Iterator[Rule]:
+    controller = config.controller
+    if isinstance(controller, EntropyControllerConfig):
+        kind, own = controller.schedule.kind, "controller.schedule"
+        unused = {
+            TargetSchedule.constant: ["peak", "peak_step", "final", "horizon"],
+            TargetSchedule.linear: ["peak", "peak_step"],
+        }.get(kind, [])
+        yield f"{own}.kind={kind} does not use it", [f"{own}.{name}" for name in unused]
+    if isinstance(controller, KlControllerConfig):
+        used = KL_LAW_SETTINGS[controller.law]
+        unused = sorted({name for names in KL_LAW_SETTINGS.values() for name in names} - set(used))
+        yield f"controller.law={controller.law} does not use it", [f"controller.{name}" for name in unused]
+
+
 def _start_rules(config: RootConfig) -> Iterator[Rule]:
     if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
         names = _under("model.warm_start", type(config.model.warm_start))
@@ -160,6 +187,7 @@ RULES = (
     _batching_rules,
     _schedule_rules,
     _record_rules,
+    _controller_rules,
     _start_rules,
 )
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import reduce
 
+from maxent_grpo.config.controller import (
+    KL_BETA,
+    EffectiveSizeControllerConfig,
+    EntropyControllerConfig,
+    KlControllerConfig,
+)
 from maxent_grpo.config.resolve import (
     batch_plan,
     chosen_options,
@@ -14,7 +21,7 @@ from maxent_grpo.config.resolve import (
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.telemetry.inert import inert_settings
-from maxent_grpo.training.types.choices import AdvantageKind, RatioLevel, Reduction, ScoreMode
+from maxent_grpo.training.types.choices import AdvantageKind, KlTarget, RatioLevel, Reduction, ScoreMode, TargetSchedule
 from maxent_grpo.training.types.runtime import ClipSettings
 
 Row = tuple[str, str]
@@ -60,8 +67,11 @@ def _factor(scoring: ScoringConfig, mode: ScoreMode, max_completion_len: int) ->
     return coefficient if lengths is None else f"{coefficient} ({lengths[0]}/{lengths[1]})"
 
 
-def loss_formula(scoring: ScoringConfig, max_completion_len: int) -> str:
-    """The loss in one line, with the coefficients that are on; sums run over the trained tokens of the step."""
+def loss_formula(scoring: ScoringConfig, max_completion_len: int, adapted: Collection[str] = ()) -> str:
+    """The loss in one line, with the coefficients that are on; sums run over the trained tokens of the step.
+
+    A KL coefficient among the ``adapted`` ones is written by its name, since a controller moves it.
+    """
     clip = scoring.clipping
     coefficient = COEFFICIENT[scoring.reduction]
     listwise_on = scoring.weighting.listwise_coef > 0
@@ -77,8 +87,9 @@ def loss_formula(scoring: ScoringConfig, max_completion_len: int) -> str:
         terms.append(f"+ {'' if factor == '1' else f'{factor} '}mean_groups CE(w, softmax(s))")
     if scoring.advantage is AdvantageKind.none and clip.use_clip_objective:
         terms.append(f"- {clip.clip_objective_coef:g} mean_groups sum min(rho_seq a, clip(rho_seq) a), a = w - b")
-    if scoring.kl_beta > 0:
-        terms.append(f"+ {scoring.kl_beta:g} sum {coefficient} KL_{scoring.kl_estimator}(pi, pi_ref)")
+    if scoring.kl_beta > 0 or KL_BETA in adapted:
+        factor = "kl_beta" if KL_BETA in adapted else f"{scoring.kl_beta:g}"
+        terms.append(f"+ {factor} sum {coefficient} KL_{scoring.kl_estimator}(pi, pi_ref)")
     if scoring.entropy_coef > 0:
         terms.append(f"- {scoring.entropy_coef:g} sum {coefficient} H")
     return f"L = {' '.join(terms).removeprefix('+ ')}" if terms else "L = 0"
@@ -88,7 +99,7 @@ def _method_rows(config: RootConfig) -> list[Row]:
     scoring, weighting = config.scoring, config.scoring.weighting
     max_len = config.generation.max_completion_len
     rows = [
-        ("loss", loss_formula(scoring, max_len)),
+        ("loss", loss_formula(scoring, max_len, config.controller.adapted())),
         ("credit", CREDIT[scoring.advantage]),
         ("ratio and clip", _ratio(scoring)),
         ("reduction", REDUCTION[scoring.reduction]),
@@ -104,14 +115,52 @@ def _method_rows(config: RootConfig) -> list[Row]:
             ("sequence score", f"{mode}: s = sum of log-probs{divisor}{origin}"),
         ]  # fmt: skip
     source = scoring.reference_logprobs_source
-    origin = "" if source == reference_source(scoring) else f", from {source}"
+    origin = "" if source == reference_source(config) else f", from {source}"
     rows += [
         ("regularisers", f"token KL {scoring.kl_beta:g}, entropy {scoring.entropy_coef:g}, "
          f"entropy in the reward {scoring.policy_entropy_bonus_coef:g}"),
-        ("reference", f"{reference_source(scoring)}{origin}"),
+        ("reference", f"{reference_source(config)}{origin}"),
         ("truncation", str(scoring.truncation)),
     ]  # fmt: skip
     return rows
+
+
+def _controller_rows(config: RootConfig) -> list[Row]:
+    """What the controller moves, from where, between which bounds, and towards what."""
+    controller = config.controller
+    rows: list[Row] = []
+    for path in controller.adapted():
+        start = reduce(getattr, path.split("."), config)
+        between = controller.bounds().get(path)
+        rows.append(("moves", f"{path} from {start:g}" + (f", in [{between[0]:g}, {between[1]:g}]" if between else "")))
+    match controller:
+        case EntropyControllerConfig():
+            rows += [
+                ("target", f"mean entropy of the target weights = low + f (high - low), f = {_fraction(controller)}"),
+                ("law", f"log tau += {controller.learning_rate:g} (target - average at rate {controller.ema:g}), after "
+                 f"{controller.warmup_steps} steps of warm-up"),
+            ]  # fmt: skip
+        case EffectiveSizeControllerConfig():
+            rows += [
+                ("target", f"mean exp(entropy of the target weights) = {controller.target_size:g} completions"),
+                ("law", "tau solved for each step's groups"),
+            ]
+        case KlControllerConfig():
+            what = "token KL to the reference" if controller.target is KlTarget.kl_beta else "KL(w || pi_ref)"
+            rows += [("target", f"mean {what} = {controller.target_kl:g} nats"), ("law", str(controller.law))]
+        case _:
+            pass
+    return rows
+
+
+def _fraction(controller: EntropyControllerConfig) -> str:
+    schedule, start = controller.schedule, f"{controller.target_fraction:g}"
+    final = f"{schedule.final:g} at step {schedule.horizon}"
+    if schedule.kind is TargetSchedule.linear:
+        return f"{start} to {final}"
+    if schedule.kind is TargetSchedule.peak:
+        return f"{start} to {schedule.peak:g} at step {schedule.peak_step}, to {final}"
+    return start
 
 
 def _batch_rows(config: RootConfig, num_train_prompts: int, num_processes: int) -> list[Row]:
@@ -161,8 +210,10 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
         ("held-out prompts", str(_count(facts, "eval_rows", 0))),
         ("dropped prompts", str(_count(facts, "dropped_prompts", 0))),
     ]
+    controller_rows = _controller_rows(config)
     lines = [
         *_section(f"method: {options['scoring']}", _method_rows(config)),
+        *(_section(f"controller: {options['controller']}", controller_rows) if controller_rows else []),
         *_section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
         *_section(f"data: {options['data']}", data_rows),
         *_section(f"run: model {options['model']}, seed {config.seed}", run_rows),

@@ -17,7 +17,8 @@ from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, save_model
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.controller import Controller, write_state
+from maxent_grpo.training.control.base import Controller
+from maxent_grpo.training.control.state import write_state
 from maxent_grpo.training.evaluate import evaluate
 from maxent_grpo.training.experience import Experience, gather_experience, refresh_reference
 from maxent_grpo.training.metrics import (

@@ -142,7 +142,9 @@ METRICS: dict[str, MetricInfo] = {
     "reference/score_mean": MetricInfo(
         "mean reference score in the configured mode: of sums, means or sums over a constant length", "nats", _REFERENCE
     ),
-    "weights/entropy": MetricInfo("mean entropy of the target weights over informative groups", "nats", _LISTWISE),
+    "weights/entropy": MetricInfo(
+        "mean entropy of the target weights over the groups that take part", "nats", _LISTWISE
+    ),
     "weights/effective_size": MetricInfo("mean exp(entropy of the target weights)", "completions", _LISTWISE),
     "weights/policy_effective_size": MetricInfo(
         "mean exp(entropy of the policy over the group)", "completions", _LISTWISE
@@ -157,6 +159,15 @@ METRICS: dict[str, MetricInfo] = {
     "controller/tau": MetricInfo("tau of the step"),
     "controller/beta": MetricInfo("listwise beta of the step"),
     "controller/kl_beta": MetricInfo("token-KL coefficient of the step"),
+    "controller/measured": MetricInfo(
+        "what the controller holds: weight entropy or divergence in nats, effective size in completions",
+        "nats or completions",
+    ),
+    "controller/smoothed": MetricInfo("exponential average of the weight entropy that tau is moved by", "nats"),
+    "controller/target": MetricInfo("where the measured quantity is to go", "nats or completions"),
+    "controller/skipped": MetricInfo("steps so far without a measurement, which moved nothing", "steps"),
+    "controller/saturated": MetricInfo("steps so far in which a bound stopped the coefficient", "steps"),
+    "controller/infeasible": MetricInfo("steps so far whose groups cannot have the target size at any tau", "steps"),
     "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
     "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
     "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),

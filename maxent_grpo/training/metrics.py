@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES
-from maxent_grpo.objective.weights import weight_entropy
+from maxent_grpo.objective.weights import group_divergence, weight_entropy
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.diagnostics import length_stats
 from maxent_grpo.training.metric_table import metric_info
@@ -40,6 +40,7 @@ def step_metrics(
         "controller/tau": report.values.tau,
         "controller/beta": report.values.beta,
         "controller/kl_beta": report.values.kl_beta,
+        **report.controller_metrics,
         "optim/gradient_norm": report.update.gradient_norm,
         "optim/learning_rate": report.update.learning_rate,
         "optim/skipped": float(report.update.skipped),
@@ -243,13 +244,12 @@ def _weight_metrics(targets: SequenceTargets, scores: torch.Tensor) -> dict[str,
     log_w, log_p = targets.log_weights[part], policy_group_log_probs(targets, scores)[part]
     entropy, policy_entropy = weight_entropy(log_w), weight_entropy(log_p)
     weights, policy = log_w.exp(), log_p.exp()
-    gap = torch.where(weights > 0, weights * (log_w.nan_to_num(neginf=0.0) - log_p.nan_to_num(neginf=0.0)), 0.0)
     wrong = ~targets.right[part]
     return metrics | {
         "weights/entropy": float(entropy.mean()),
         "weights/effective_size": float(entropy.exp().mean()),
         "weights/policy_effective_size": float(policy_entropy.exp().mean()),
-        "weights/kl_to_policy": float(gap.sum(dim=-1).mean()),
+        "weights/kl_to_policy": float(group_divergence(log_w, log_p).mean()),
         "weights/wrong_mass": float((weights * wrong).sum(dim=-1).mean()),
         "weights/policy_wrong_mass": float((policy * wrong).sum(dim=-1).mean()),
     }

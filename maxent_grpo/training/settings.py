@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import ANSWER_ALPHABET, GenerationConfig, LocalGenerationConfig
-from maxent_grpo.config.resolve import reference_source, resolve_score_mode
+from maxent_grpo.config.resolve import resolve_score_mode
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode
+from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode, ReferenceSource
 from maxent_grpo.training.types.generation import VLLMClientConfig
 from maxent_grpo.training.types.runtime import (
     BatchingSettings,
@@ -62,8 +62,14 @@ def allowed_token_ids(
     return tuple(sorted({tokens[0] for tokens in ids}))
 
 
-def scoring_settings(config: ScoringConfig, *, max_completion_len: int) -> ScoringSettings:
-    """Scoring settings with every `auto` settled; the prompt look-up is the caller's to add."""
+def scoring_settings(config: ScoringConfig, *, max_completion_len: int, reference: ReferenceSource) -> ScoringSettings:
+    """Scoring settings with every `auto` settled; the prompt look-up is the caller's to add.
+
+    Args:
+        config: the method.
+        max_completion_len: limit that settles the score mode [tokens].
+        reference: the settled source of reference log-probs, which the controller has a say in.
+    """
     batching, weighting = config.batching, config.weighting
     source = config.behavior_logprobs_source
     return ScoringSettings(
@@ -78,7 +84,7 @@ def scoring_settings(config: ScoringConfig, *, max_completion_len: int) -> Scori
             share_prompts=batching.share_prompts,
             max_tokens=batching.max_tokens,
         ),
-        reference_logprobs_source=reference_source(config),
+        reference_logprobs_source=reference,
         behavior_logprobs_source=BehaviorSource.sampler if source is BehaviorSource.vllm else source,
         allow_stale_reference_logprobs=config.allow_stale_reference_logprobs,
         trl_reference_scoring=config.trl_reference_scoring,

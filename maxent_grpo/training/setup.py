@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
-from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resolve import chosen_options, reference_source
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
@@ -37,14 +37,8 @@ from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.controller import (
-    Controller,
-    FixedController,
-    claim_state_file,
-    initial_values,
-    read_state,
-    write_state,
-)
+from maxent_grpo.training.control.build import build_controller
+from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.experience import Experience, build_experience, pad_token_id
 from maxent_grpo.training.generation.local import LocalGenerator
@@ -123,24 +117,11 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     if resume is not None:
         restore(ctx, parts, resume)
     elif config.controller.paths.resume_from is not None:
-        parts.controller.load_state_dict(read_state(config.controller.paths.resume_from))
-        _check_taken_over(ctx, parts.controller)
+        has_reference = ctx.runtime.reference_model is not None
+        take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
     handles.write_note(startup_summary(config, _facts(config, accelerator, loaded, train, held_out)))
     return run_training(ctx, resources, parts)
-
-
-def _check_taken_over(ctx: TrainingLoopContext, controller: Controller) -> None:
-    """Refuse coefficients of another run that this run's method cannot work with."""
-    values, listwise = controller.values, ctx.scoring.weighting.listwise_coef > 0
-    state = f"controller.paths.resume_from={ctx.controller.resume_from}: "
-    if ctx.runtime.reference_model is None and (values.kl_beta > 0 or (listwise and values.beta > 0)):
-        raise ConfigError(
-            f"{state}its kl_beta={values.kl_beta:g} and beta={values.beta:g} need reference log-probabilities, and this run "
-            "keeps no reference; use scoring.reference_logprobs_source=model"
-        )
-    if listwise and values.tau + values.beta == 0:
-        raise ConfigError(f"{state}its tau + beta is 0, where the weight exponent 1/(tau+beta) is undefined")
 
 
 def _accelerator(config: RootConfig) -> Accelerator:
@@ -196,7 +177,9 @@ def _assemble(
 ) -> tuple[TrainingLoopContext, StepResources]:
     """Settings and handles of the whole job, and what a step calls."""
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
-    scoring = scoring_settings(config.scoring, max_completion_len=generation.max_completion_len)
+    scoring = scoring_settings(
+        config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
+    )
     cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
     scoring.batching.prompt_length_cache_get = cache
     schedule = resolve_schedule(
@@ -340,12 +323,11 @@ def _loop_parts(
         )
 
     saving = config.checkpoint
-    controller: Controller = FixedController(initial_values(ctx.scoring))
     return LoopParts(
         state=TrainingLoopState(),
         position=DataPosition(),
         buffer=RolloutBuffer(config.optimization.num_iterations, rebuild),
-        controller=controller,
+        controller=build_controller(config.controller, ctx.scoring),
         saving=SavePolicy(
             store=CheckpointStore(ctx.logging.run_dir, saving.keep_last),
             every_n_steps=saving.every_n_steps,

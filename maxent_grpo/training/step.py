@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from maxent_grpo.distributed import global_sum
@@ -13,7 +14,8 @@ from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.controller import Controller
+from maxent_grpo.training.control.base import Controller, InformativeGroups, StepMeasurement
+from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
 from maxent_grpo.training.loss import SliceTargets, compute_loss
@@ -23,7 +25,7 @@ from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_grou
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient
-from maxent_grpo.training.targets import SequenceTargets, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, listwise_term, sequence_targets
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
 from maxent_grpo.training.types.runtime import ScoringSettings, StepResources, TrainingLoopContext
 from maxent_grpo.training.types.weighting import ControllerValues
@@ -43,6 +45,7 @@ class StepReport:
     counts: StepCounts
     values: ControllerValues
     update: Update
+    controller_metrics: dict[str, float]
 
 
 def train_step(
@@ -64,12 +67,18 @@ def train_step(
       w_i  argmax_w  E_w[log q] + tau H(w) - beta KL(w || pi_ref)    (maximum entropy)
     then one gradient step on the loss that the method's axes choose; ``training.loss`` writes it out.
     """
-    accelerator, scoring, values = ctx.runtime.accelerator, ctx.scoring, controller.values
+    accelerator, scoring = ctx.runtime.accelerator, ctx.scoring
     method, rows = _method(resources), experience.rows(groups)
     counts = _global_counts(ctx, experience, rows, len(groups))  # the denominators
-    targets = sequence_targets(
-        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting, values
-    ).groups(groups.first, groups.last)  # A_i, q_i, w_i
+    evidence = group_evidence(
+        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting
+    )  # u_i, q_i
+    informative = evidence.informative(groups.first, groups.last)
+    controller.prepare(gathered(accelerator, informative))
+    values = controller.values  # tau, beta of this step
+    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values).groups(
+        groups.first, groups.last
+    )  # A_i, w_i
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
@@ -95,8 +104,10 @@ def train_step(
         update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
     sums = sums.merged(accelerator)
     scores_by_group = row_scores.view(-1, experience.group_size)
-    controller.update(_measured(targets, sums))  # tau, beta for the next step
-    return StepReport(experience, groups, targets, scores_by_group, losses, sums, counts, values, update)
+    controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
+    return StepReport(
+        experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics()
+    )
 
 
 def sequence_scores(
@@ -245,10 +256,17 @@ def _measure(
     sums.add_gap(trainer, targets.sampled_logp if targets.sampled_logp is not None else trainer, known)
 
 
-def _measured(targets: SequenceTargets, sums: StepSums) -> dict[str, float]:
-    """Step-global measurements that a controller may act on."""
-    diagnostics = sums.diagnostics()
-    return {} if diagnostics.kl_value is None else {"policy/kl_to_reference": diagnostics.kl_value}
+def _measured(
+    accelerator: Accelerator, informative: InformativeGroups, values: ControllerValues, sums: StepSums
+) -> StepMeasurement:
+    """What a controller may act on; ``sums`` are those of all processes."""
+    return step_measurement(
+        accelerator,
+        informative,
+        values,
+        token_kl=sums.diagnostics().kl_value,
+        token_entropy=sums.entropy / sums.entropy_tokens if sums.entropy_tokens else None,
+    )
 
 
 def _method(resources: StepResources) -> Method:

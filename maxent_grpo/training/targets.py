@@ -10,11 +10,13 @@ from torch import Tensor
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.objective.weights import (
     ListwiseTerm,
+    informative_groups,
     listwise_cross_entropy,
     listwise_groups,
     masked_log_softmax,
     maxent_log_weights,
 )
+from maxent_grpo.training.control.base import InformativeGroups
 from maxent_grpo.training.types.choices import NeutralGroups, ScoreMode
 from maxent_grpo.training.types.rewards import ReferenceLogprobs, RewardComputation
 from maxent_grpo.training.types.weighting import ControllerValues, WeightingSettings
@@ -51,26 +53,47 @@ class SequenceTargets:
         return SequenceTargets(**{name: getattr(self, name)[first:last] for name in self.__dataclass_fields__})
 
 
-def sequence_targets(
+@dataclass(frozen=True)
+class GroupEvidence:
+    """What the weights of each group follow from once tau and beta are known, all [P, G] in float64."""
+
+    utilities: Tensor
+    log_q: Tensor
+    """-inf where a completion takes no part."""
+    log_reference: Tensor | None
+    """Reference scores [nats]; None without a reference."""
+    valid: Tensor
+    """Rows with a valid reward."""
+    takes_part: Tensor
+    """Completions that take part in the listwise term."""
+
+    def informative(self, first: int, last: int) -> InformativeGroups:
+        """Those of groups first .. last - 1 whose weights depend on tau."""
+        part = slice(first, last)
+        rows = informative_groups(self.utilities[part], self.takes_part[part])
+        reference = None if self.log_reference is None else self.log_reference[part][rows]
+        return InformativeGroups(self.log_q[part][rows], reference, self.takes_part[part][rows])
+
+
+def group_evidence(
     rewards: RewardComputation,
     valid: Tensor,
     complete: Tensor,
     reference: ReferenceLogprobs | None,
     weighting: WeightingSettings,
-    values: ControllerValues,
-) -> SequenceTargets:
-    """Advantages A_i and weights w_i of every group from its rewards, the reference, and the current tau and beta.
+) -> GroupEvidence:
+    """Utilities, q and reference scores of every group, and which completions take part.
 
     Args:
-        rewards: utilities, advantages and q of the groups.
+        rewards: utilities and q of the groups.
         valid: [P, G] rows with a valid reward that are not excluded.
         complete: [P, G] rows that ended by themselves. A truncated completion's score is the probability of a prefix,
             larger than that of any completion it could have become, so it takes no part in the listwise term.
-        reference: reference scores, or None when beta is 0.
+        reference: reference scores, or None where none is kept.
+        weighting: which neutral groups take part.
     """
-    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64)
-    utilities = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(advantages)
     q = torch.tensor(rewards.q_grouped, dtype=torch.float64)
+    utilities = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q)
     takes_part = valid & complete
     groups = listwise_groups(
         utilities,
@@ -81,10 +104,20 @@ def sequence_targets(
     )
     takes_part = takes_part & groups.unsqueeze(-1)
     log_q = torch.where(takes_part, q.log(), torch.full_like(q, -torch.inf))
-    log_reference = torch.zeros_like(q) if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
+    log_reference = None if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
+    return GroupEvidence(utilities, log_q, log_reference, valid, takes_part)
+
+
+def sequence_targets(
+    rewards: RewardComputation, evidence: GroupEvidence, weighting: WeightingSettings, values: ControllerValues
+) -> SequenceTargets:
+    """Advantages A_i of every group, and its weights w_i at the current tau and beta."""
+    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64)
+    log_q, takes_part, utilities = evidence.log_q, evidence.takes_part, evidence.utilities
+    log_reference = torch.zeros_like(log_q) if evidence.log_reference is None else evidence.log_reference
     log_weights = maxent_log_weights(log_q, log_reference, takes_part, tau=values.tau, beta=values.beta)
     right = utilities >= weighting.right_threshold
-    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, valid, right)
+    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, evidence.valid, right)
 
 
 def group_scores(

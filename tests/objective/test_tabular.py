@@ -20,7 +20,7 @@ from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.method import resolve_method
-from maxent_grpo.training.targets import group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import group_evidence, group_scores, listwise_term, sequence_targets
 from maxent_grpo.training.types.choices import ScoreMode
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
@@ -75,7 +75,8 @@ def trained(config: ScoringConfig, num_steps: int) -> Tensor:
             QDistribution(q.tolist(), []),
             RewardMoments(0.0, 0.0),
         )
-        targets = sequence_targets(rewards, EVERYONE, EVERYONE, None, weighting, values)
+        evidence = group_evidence(rewards, EVERYONE, EVERYONE, None, weighting)
+        targets = sequence_targets(rewards, evidence, weighting, values)
         term = listwise_term(targets, group_scores(fixed[:, 0], ONE_TOKEN, weighting, ScoreMode.sum, GROUP))
         rows = SliceTargets(
             advantages=targets.advantages.flatten(),

@@ -308,5 +308,50 @@ RECORD = (
     Knob("seed", 1, trains),
 )
 
-KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *RECORD)
+ENTROPY = (
+    *("scoring=maxent", "controller=entropy", "optimization.total_training_steps=4"),
+    *("controller.warmup_steps=0", "controller.learning_rate=2"),
+)
+LINEAR = (*ENTROPY, "controller.schedule.kind=linear", "controller.schedule.horizon=2")
+PEAK = (
+    *(*ENTROPY, "controller.schedule.kind=peak"),
+    *("controller.schedule.peak_step=1", "controller.schedule.horizon=4"),
+)
+HELD = ("controller=kl", "scoring.kl_beta=0.5", "optimization.total_training_steps=3")
+
+CONTROLLER = (
+    Knob("controller.tau_min", 0.0999, trains, (*ENTROPY, "controller.target_fraction=0.01")),
+    Knob("controller.tau_max", 0.1001, trains, (*ENTROPY, "controller.target_fraction=0.99")),
+    Knob("controller.target_fraction", 0.9, trains, ENTROPY),
+    Knob("controller.learning_rate", 0.5, trains, ENTROPY),
+    Knob("controller.ema", 0.0, trains, ENTROPY),
+    Knob("controller.warmup_steps", 1, trains, ENTROPY),
+    Knob("controller.schedule.kind", "linear", trains, (*ENTROPY, "controller.schedule.horizon=2")),
+    Knob("controller.schedule.final", 0.9, trains, LINEAR),
+    Knob("controller.schedule.horizon", 9, trains, LINEAR),
+    Knob("controller.schedule.peak", 0.1, trains, PEAK),
+    Knob("controller.schedule.peak_step", 3, trains, PEAK),
+    Knob(
+        "controller.target_size",
+        3.0,
+        trains,
+        ("scoring=maxent", "controller=effective_size", "controller.target_size=2"),
+    ),
+    Knob("controller.target", "listwise_beta", trains, (*HELD, "scoring=maxent", "scoring.weighting.beta=0.1")),
+    Knob("controller.target_kl", 1.0, trains, HELD),
+    Knob("controller.law", "halving", trains, HELD),
+    Knob("controller.clip", 0.5, trains, HELD),
+    Knob("controller.horizon", 1.0, trains, HELD),
+    Knob("controller.gain", 0.1, trains, (*HELD, "controller.law=pi")),
+    Knob("controller.integral_gain", 0.5, trains, (*HELD, "controller.law=pi")),
+    Knob("controller.beta_min", 0.45, trains, (*HELD, "controller.law=halving")),
+    Knob(
+        "controller.beta_max",
+        0.51,
+        trains,
+        (*HELD, "controller.law=additive", "controller.learning_rate=50", "controller.target_kl=0.001"),
+    ),
+)
+
+KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *RECORD)
 """Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""

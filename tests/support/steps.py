@@ -26,7 +26,7 @@ from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.method import Method, resolve_method
-from maxent_grpo.training.targets import SequenceTargets, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, listwise_term, sequence_targets
 from maxent_grpo.training.types.choices import ScoreMode
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
@@ -162,14 +162,10 @@ def reference_scores(step: Step, weighting: WeightingSettings, score_mode: Score
 
 def targets_of(step: Step, method: Method, weighting: WeightingSettings, score_mode: ScoreMode) -> SequenceTargets:
     """Advantages and weights of every group, with tau and beta as the settings give them."""
-    return sequence_targets(
-        reward_computation(step, method, weighting),
-        step.valid,
-        step.complete,
-        reference_scores(step, weighting, score_mode),
-        weighting,
-        ControllerValues(tau=weighting.tau, beta=weighting.beta, kl_beta=0.0),
-    )
+    rewards, reference = reward_computation(step, method, weighting), reference_scores(step, weighting, score_mode)
+    evidence = group_evidence(rewards, step.valid, step.complete, reference, weighting)
+    values = ControllerValues(tau=weighting.tau, beta=weighting.beta, kl_beta=0.0)
+    return sequence_targets(rewards, evidence, weighting, values)
 
 
 def slice_targets(

@@ -1,10 +1,17 @@
+from copy import deepcopy
 from dataclasses import fields
 from functools import reduce
 
 import pytest
 
 from maxent_grpo.config.checkpoint import CheckpointConfig, MetricGoal
-from maxent_grpo.config.controller import FixedControllerConfig
+from maxent_grpo.config.controller import (
+    EffectiveSizeControllerConfig,
+    EntropyControllerConfig,
+    FixedControllerConfig,
+    KlControllerConfig,
+    TargetScheduleConfig,
+)
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -16,7 +23,6 @@ from maxent_grpo.config.resolve import (
     chosen_options,
     has_unit_ratio,
     reference_source,
-    resolve_reference_source,
     resolve_score_mode,
 )
 from maxent_grpo.config.reward import TaskRewardConfig
@@ -35,12 +41,15 @@ from maxent_grpo.training.types.choices import (
     BehaviorSource,
     EntropyMode,
     KlEstimator,
+    KlLaw,
+    KlTarget,
     MismatchMode,
     NeutralGroups,
     RatioLevel,
     Reduction,
     ReferenceSource,
     ScoreMode,
+    TargetSchedule,
 )
 
 METHODS = (GrpoScoringConfig, DrGrpoScoringConfig, MaxEntScoringConfig, MaxEntListwiseScoringConfig)
@@ -61,7 +70,7 @@ def config_with(method: type = MaxEntScoringConfig, **settings: object) -> RootC
         checkpoint=CheckpointConfig(),
         run=RunConfig(),
     )
-    for path, value in settings.items():
+    for path, value in deepcopy(settings).items():
         *groups, name = path.split("__")
         node = reduce(getattr, groups, config)
         assert hasattr(node, name), path
@@ -80,17 +89,27 @@ def test_auto_scores_short_completions_by_sums() -> None:
 
 
 def test_auto_keeps_a_reference_only_for_a_coefficient() -> None:
-    auto, model, none = ReferenceSource.auto, ReferenceSource.model, ReferenceSource.none
-    assert resolve_reference_source(auto, kl_beta=0.0, listwise_beta=0.0) is none
-    assert resolve_reference_source(auto, kl_beta=0.1, listwise_beta=0.0) is model
-    assert resolve_reference_source(auto, kl_beta=0.0, listwise_beta=0.1) is model
-    assert resolve_reference_source(model, kl_beta=0.0, listwise_beta=0.0) is model
-    assert resolve_reference_source(none, kl_beta=0.1, listwise_beta=0.0) is none
+    def source(method: type = DrGrpoScoringConfig, **settings: object) -> ReferenceSource:
+        return reference_source(config_with(method, **settings))
+
+    assert source() is ReferenceSource.none
+    assert source(scoring__kl_beta=0.1) is ReferenceSource.model
+    assert source(MaxEntScoringConfig, scoring__weighting__beta=0.1) is ReferenceSource.model
+    assert source(scoring__reference_logprobs_source=ReferenceSource.model) is ReferenceSource.model
+    assert source(scoring__reference_logprobs_source=ReferenceSource.none, scoring__kl_beta=0.1) is ReferenceSource.none
 
 
 def test_a_listwise_beta_counts_only_with_its_term() -> None:
-    assert reference_source(config_with(MaxEntScoringConfig, scoring__weighting__beta=0.1).scoring) == "model"
-    assert reference_source(config_with(DrGrpoScoringConfig, scoring__weighting__beta=0.1).scoring) == "none"
+    assert reference_source(config_with(MaxEntScoringConfig, scoring__weighting__beta=0.1)) == "model"
+    assert reference_source(config_with(DrGrpoScoringConfig, scoring__weighting__beta=0.1)) == "none"
+
+
+def test_a_coefficient_that_a_controller_moves_needs_the_reference_also_at_zero() -> None:
+    held, listwise = KlControllerConfig(), KlControllerConfig(target=KlTarget.listwise_beta)
+    assert reference_source(config_with(DrGrpoScoringConfig, controller=held)) == "model"
+    assert reference_source(config_with(MaxEntScoringConfig, controller=listwise)) == "model"
+    assert reference_source(config_with(DrGrpoScoringConfig, controller=listwise)) == "none"
+    assert reference_source(config_with(MaxEntScoringConfig, controller=EntropyControllerConfig())) == "none"
 
 
 def test_options_are_named_as_they_are_chosen() -> None:
@@ -169,6 +188,7 @@ def test_several_updates_per_rollout_make_the_clip_act() -> None:
     }  # fmt: skip
 
 
+LINEAR = TargetScheduleConfig(kind=TargetSchedule.linear)
 CLIP_OFF = {"scoring__clipping__use_clip_objective": False}
 SAMPLER = {"scoring__behavior_logprobs_source": BehaviorSource.sampler}
 MOVING = {"scoring__reference_sync__every_n_steps": 10, "scoring__kl_beta": 0.1}
@@ -216,6 +236,10 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
             {"scoring__trl_reference_scoring": True},
             "scoring__batching__share_prompts", False, "scoring.trl_reference_scoring=true pads every sequence",
         ),
+        ({"controller": KlControllerConfig()}, "controller__learning_rate", 0.5, "law=multiplicative does not use it"),
+        ({"controller": KlControllerConfig(law=KlLaw.halving)}, "controller__clip", 0.5, "law=halving does not use it"),
+        ({"controller": EntropyControllerConfig()}, "controller__schedule__final", 0.6, "schedule.kind=constant"),
+        ({"controller": EntropyControllerConfig(schedule=LINEAR)}, "controller__schedule__peak_step", 9, "kind=linear"),
         ({}, "optimization__num_epochs", 3, "total_training_steps=200 decides"),
         ({"optimization__lr_scheduler_type": "constant"}, "optimization__warmup_steps", 50, "no warm-up"),
         ({"evaluation__enabled": False}, "evaluation__num_samples", 64, "evaluation.enabled is false"),
@@ -242,6 +266,10 @@ def test_a_setting_without_effect_is_named_with_its_reason(
         ({"generation__max_completion_len": 512}, "scoring__weighting__score_length", 64),
         ({}, "scoring__weighting__right_threshold", 0.5),
         ({}, "scoring__weighting__tau", 0.5),
+        ({"controller": KlControllerConfig()}, "scoring__kl_estimator", KlEstimator.k1),
+        ({"controller": KlControllerConfig()}, "controller__clip", 0.1),
+        ({"controller": KlControllerConfig(law=KlLaw.pi)}, "controller__gain", 0.1),
+        ({"controller": EntropyControllerConfig(schedule=LINEAR)}, "controller__schedule__final", 0.6),
         ({"scoring__entropy_coef": 0.1, "scoring__policy_entropy": False}, "scoring__policy_entropy_mode", EntropyMode.sample),
         ({}, "scoring__ratio_level", RatioLevel.sequence),
         ({"scoring__advantage": AdvantageKind.none, "scoring__kl_beta": 0.1}, "scoring__reduction", Reduction.token),
@@ -300,3 +328,45 @@ def test_columns_of_a_section_are_aligned(method: type) -> None:
 def test_a_fact_of_the_wrong_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="fact train_rows is a str"):
         startup_summary(config_with(), {"train_rows": "many"})
+
+
+@pytest.mark.parametrize(
+    ("controller", "expected"),
+    [
+        (FixedControllerConfig(), []),
+        (
+            EntropyControllerConfig(schedule=TargetScheduleConfig(kind=TargetSchedule.peak)),
+            [
+                "controller: entropy",
+                "moves scoring.weighting.tau from 0.1, in [0.001, 10]",
+                "target mean entropy of the target weights = low + f (high - low), f = 0.5 to 0.8 at step 50, to 0.3 at step 200",
+                "law log tau += 0.05 (target - average at rate 0.9), after 20 steps of warm-up",
+            ],
+        ),
+        (
+            EffectiveSizeControllerConfig(target_size=6.0),
+            [
+                "controller: effective_size",
+                "moves scoring.weighting.tau from 0.1, in [0.001, 10]",
+                "target mean exp(entropy of the target weights) = 6 completions",
+                "law tau solved for each step's groups",
+            ],
+        ),
+        (
+            KlControllerConfig(law=KlLaw.additive),
+            [
+                "controller: kl",
+                "moves scoring.kl_beta from 0, in [0, 10]",
+                "target mean token KL to the reference = 0.05 nats",
+                "law additive",
+            ],
+        ),
+    ],
+    ids=["fixed", "entropy", "effective_size", "kl"],
+)
+def test_the_summary_says_what_is_adapted_and_to_what(controller: FixedControllerConfig, expected: list[str]) -> None:
+    text = startup_summary(config_with(controller=controller), {"train_rows": 10, "eval_rows": 2})
+    sections = [part.splitlines() for part in text.split("\n\n")]
+    found = [section for section in sections if section[0].startswith("controller:")]
+    assert [" ".join(line.split()) for section in found for line in section] == expected
+    assert ("+ kl_beta sum" in text) == isinstance(controller, KlControllerConfig)

@@ -78,9 +78,36 @@ STALE_REFERENCE = Scenario(
         "model.dtype=float64",
     ),
 )
+HELD_ENTROPY = Scenario(
+    "entropy controller with a moving target",
+    4,
+    (
+        *("scoring=maxent", "controller=entropy", "controller.learning_rate=2", "controller.warmup_steps=1"),
+        *("controller.schedule.kind=peak", "controller.schedule.peak_step=2", "controller.schedule.horizon=5"),
+    ),
+)
+HELD_SIZE = Scenario(
+    "effective size inside a rollout",
+    4,
+    (
+        "scoring=maxent_listwise",
+        "controller=effective_size",
+        "controller.target_size=2",
+        "optimization.num_iterations=3",
+    ),
+)
+HELD_KL = Scenario(
+    "proportional-integral KL controller of the listwise beta",
+    4,
+    (
+        *("scoring=maxent", "scoring.weighting.beta=0.1", "controller=kl", "controller.target=listwise_beta"),
+        *("controller.law=pi", "controller.target_kl=0.1"),
+    ),
+)
+CONTROLLED = (HELD_ENTROPY, HELD_SIZE, HELD_KL)
 STOPS = [
     pytest.param(scenario, step, id=f"{scenario.name}, from step {step}")
-    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE)
+    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CONTROLLED)
     for step in range(1, scenario.steps)
 ]
 
@@ -139,6 +166,17 @@ def test_the_scenarios_stop_where_they_claim(straight: Straight) -> None:
     ]
     assert not references[0].equal(references[1])
     assert references[1].equal(references[2])
+
+
+@pytest.mark.parametrize("scenario", CONTROLLED, ids=lambda scenario: scenario.name)
+def test_the_controllers_of_the_scenarios_move_their_coefficients(straight: Straight, scenario: Scenario) -> None:
+    lines = metric_lines(straight(scenario))
+    name = "controller/beta" if scenario is HELD_KL else "controller/tau"
+    moved = [line[name] for line in lines if name in line]
+    # a rollout of three passes is one problem, with one solution
+    assert len(set(moved)) == {HELD_ENTROPY: 3, HELD_SIZE: 2, HELD_KL: 4}[scenario], moved
+    state = state_of(checkpoint_of(straight(scenario))).states["controller"]
+    assert state["num_updates"] == scenario.steps
 
 
 @pytest.mark.parametrize("scenario", [SECOND_EPOCH, INSIDE_ROLLOUT], ids=lambda scenario: scenario.name)

@@ -10,7 +10,13 @@ from support.steps import Step, random_step, reward_computation, scoring_setting
 
 from maxent_grpo.config.scoring import DrGrpoScoringConfig, MaxEntScoringConfig
 from maxent_grpo.training.method import Method, resolve_method
-from maxent_grpo.training.targets import group_scores, listwise_term, policy_group_log_probs, sequence_targets
+from maxent_grpo.training.targets import (
+    group_evidence,
+    group_scores,
+    listwise_term,
+    policy_group_log_probs,
+    sequence_targets,
+)
 from maxent_grpo.training.types.choices import NeutralGroups, ScoreMode
 from maxent_grpo.training.types.rewards import ReferenceLogprobs
 from maxent_grpo.training.types.weighting import ControllerValues, WeightingSettings
@@ -104,7 +110,8 @@ def test_the_controllers_values_and_not_the_settings_tilt_the_weights() -> None:
     def weights(tau: float, beta: float, settings: WeightingSettings) -> torch.Tensor:
         values = ControllerValues(tau=tau, beta=beta, kl_beta=0.0)
         rewards = reward_computation(step, METHOD, settings)
-        return sequence_targets(rewards, step.valid, step.complete, reference, settings, values).log_weights.exp()
+        evidence = group_evidence(rewards, step.valid, step.complete, reference, settings)
+        return sequence_targets(rewards, evidence, settings, values).log_weights.exp()
 
     moved = weights(0.7, 0.2, weighting)
     assert_equals(moved, weights(0.7, 0.2, WeightingSettings(tau=0.7, beta=0.2)))
@@ -115,7 +122,8 @@ def test_without_a_reference_the_weights_are_those_of_a_flat_one() -> None:
     step, weighting = random_step(), WeightingSettings()
     rewards = reward_computation(step, METHOD, weighting)
     values = ControllerValues(tau=0.1, beta=0.0, kl_beta=0.0)
-    alone = sequence_targets(rewards, step.valid, step.complete, None, weighting, values)
+    evidence = group_evidence(rewards, step.valid, step.complete, None, weighting)
+    alone = sequence_targets(rewards, evidence, weighting, values)
     assert torch.equal(alone.log_weights, targets_of(step, METHOD, weighting, ScoreMode.sum).log_weights)
     assert not alone.log_reference.any()
 

@@ -119,3 +119,27 @@ class FinishReason(StrEnum):
     eos = "eos"
     stop = "stop"
     length = "length"
+
+
+class TargetSchedule(StrEnum):
+    """How a controller's target moves with the optimiser step."""
+
+    constant = "constant"
+    linear = "linear"
+    peak = "peak"
+
+
+class KlTarget(StrEnum):
+    """Which coefficient a KL controller moves, and with it which divergence it holds."""
+
+    kl_beta = "kl_beta"
+    listwise_beta = "listwise_beta"
+
+
+class KlLaw(StrEnum):
+    """How a KL controller moves its coefficient."""
+
+    multiplicative = "multiplicative"
+    additive = "additive"
+    halving = "halving"
+    pi = "pi"
