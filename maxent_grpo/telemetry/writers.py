@@ -8,7 +8,7 @@ from pathlib import Path
 from maxent_grpo.config.logging import LoggingConfig
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.telemetry.console import build_console
-from maxent_grpo.telemetry.files import CompletionsFile, MetricsFile
+from maxent_grpo.telemetry.files import CompletionsFile, EvaluationsFile, MetricsFile
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import RunLog
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -41,12 +41,12 @@ class CurvesWriter(QuietWriter):
 
 
 def build_logging(config: LoggingConfig, run_dir: Path) -> LoggingHandles:
-    """The writers that ``logging`` asks for: log, metrics, completions, curves, console.
+    """The writers that ``logging`` asks for: log, metrics, evaluations, completions, curves, console.
 
     The metrics file stands before the curves, which read it, and the console last, which ends by naming what the others
     wrote. Called on the main process only; the others use ``LoggingHandles(run_dir)`` without writers.
     """
-    writers: list[Writer] = [RunLog(run_dir), MetricsFile(run_dir)]
+    writers: list[Writer] = [RunLog(run_dir), MetricsFile(run_dir), EvaluationsFile(run_dir)]
     if config.completions_every:
         writers.append(CompletionsFile(run_dir))
     if config.curves:
