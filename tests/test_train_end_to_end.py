@@ -57,6 +57,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "config.yaml",
         "controller_state.json",
         "curves.png",
+        "evaluations.jsonl",
         "metrics.jsonl",
         "overrides.json",
         "run.log",

@@ -34,7 +34,7 @@ class EvaluationConfig:
     """Evaluate before and after training (and in between, see every_n_steps)."""
     every_n_steps: int | None = 50
     """Optimiser steps between evaluations; null evaluates only before and after training [steps]."""
-    batch_size: int = 96
+    batch_size: int = 32
     """Prompts sampled in one call; any number [prompts]."""
     num_samples: int = 32
     """Completions sampled for each held-out prompt [completions]."""

@@ -137,7 +137,7 @@ def majority_at_k(keys: Sequence[str | None], correct_keys: Collection[str], k: 
     wrong = [ways(count) for key, count in counts.items() if key not in correct_keys]
     num_draws = math.comb(len(keys), k)
     # whole numbers up to 2^53 are exact in float64, whose arithmetic is many times faster than that of Python's integers
-    kind = float if num_draws <= 2**53 else object
+    kind = float if num_draws * k <= 2**53 else object
     return float(_won_mass(right, wrong, ways(num_unparsed), k, kind) / num_draws)
 
 
@@ -222,18 +222,17 @@ def _won_mass(
     Each key is its list of weights of being drawn 0..k times; the weight of a draw is the product over keys. For every
     leading count `top`, the keys of either kind are convolved over (number drawn, keys tied at `top`), none above it.
     """
-    right_by_tied: dict[int, Fraction] = {}  # by the number of keys tied for the lead: weight times right keys among them
+    by_tied: list[Any] = [0] * (k + 1)  # by the number of keys tied for the lead: weight times right keys among them
     for top in range(1, k + 1):
         if not any(key[top] for key in right):
             continue
         won = _tied_weights(right, [1], top, k, kind)
         lost = _tied_weights(wrong, blank, top, k, kind)
         weights = won.T @ lost[::-1]  # [right keys tied, wrong keys tied], numbers drawn summing to k
-        for num_right, num_wrong in zip(*np.nonzero(weights), strict=True):
-            share = Fraction(weights[num_right, num_wrong]) * int(num_right)
-            num_tied = int(num_right + num_wrong)
-            right_by_tied[num_tied] = right_by_tied.get(num_tied, Fraction(0)) + share
-    return sum((mass / num_tied for num_tied, mass in right_by_tied.items() if num_tied), Fraction(0))
+        weights *= np.arange(len(weights), dtype=kind)[:, None]
+        for num_right, num_wrong in np.argwhere(weights).tolist():
+            by_tied[num_right + num_wrong] += weights[num_right, num_wrong]
+    return sum((Fraction(mass) / tied for tied, mass in enumerate(by_tied) if mass), Fraction(0))
 
 
 def _tied_weights(
@@ -243,16 +242,17 @@ def _tied_weights(
 
     With ``kind`` object entries stay Python numbers: with integer weights the result is exact and cannot overflow.
     """
-    max_tied = k // top
-    weights = np.zeros((k + 1, max_tied + 1), dtype=kind)
+    weights = np.zeros((k + 1, 1), dtype=kind)
     weights[: len(unable_to_win), 0] = unable_to_win
     for key in keys:
-        grown = np.zeros_like(weights)
-        for taken in range(min(top, k) + 1):
-            if key[taken] == 0:
-                continue
-            tied = int(taken == top)
-            grown[taken:, tied:] += key[taken] * weights[: k + 1 - taken, : max_tied + 1 - tied]
+        most = min(top, max(taken for taken in range(k + 1) if key[taken] != 0))
+        num_tied = min(weights.shape[1] + (most == top), k // top + 1)
+        grown = np.zeros((k + 1, num_tied), dtype=kind)
+        num_before = weights.shape[1]
+        for taken in range(min(most + 1, top)):
+            grown[taken:, :num_before] += key[taken] * weights[: k + 1 - taken]
+        if most == top:
+            grown[top:, 1:] += key[top] * weights[: k + 1 - top, : num_tied - 1]
         weights = grown
     return weights
 
@@ -275,9 +275,9 @@ def _checked_masses(masses: Sequence[float]) -> NDArray[np.float64]:
 def _probabilities(values: Sequence[float]) -> NDArray[np.float64]:
     """The values as an array; raises ValueError unless they are probabilities that sum to at most 1."""
     pi = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(pi).all() and (pi >= 0).all() and (pi <= 1).all() and pi.sum() <= 1 + 1e-9):
+    if not (np.isfinite(pi).all() and (pi >= 0).all() and pi.sum() <= 1 + 1e-9):
         raise ValueError(f"expected probabilities that sum to at most 1, got {list(values)}")
-    return pi
+    return np.minimum(pi, 1.0)  # one of 1 may have been rounded to the next number above
 
 
 def _check_positive(k: int) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-RIDGE = 1e-2
-"""Penalty of the squared weights per fitted example, for features of unit variance."""
+RIDGE = 0.1
+"""Penalty of the squared weights per fitted example, for features whose variances average 1."""
 
 
 def probe_accuracy(features: NDArray[np.floating], labels: Sequence[int], fold: Sequence[int]) -> float:
     """Accuracy of a ridge classifier on examples held out from its fit, each fold being held out once.
 
-    The classifier regresses one-hot classes on standardised features, W = (X'X + n RIDGE I)^-1 X'Y, and answers the class of
-    the largest output. Its accuracy is the share of right answers over all held-out examples.
+    The classifier regresses one-hot classes on centred features, W = (X'X + n RIDGE I)^-1 X'Y, and answers the class of the
+    largest output. One scale serves all features: scaling each by its own would blow up those that hardly vary. Its accuracy is the share of right answers over all held-out examples.
 
     Args:
         features: one row an example [n, d].
@@ -43,8 +43,7 @@ def _fitted_answers(x: NDArray[np.float64], y: NDArray[np.int64], new: NDArray[n
     """The classes that a classifier fitted to (x, y) gives to ``new``."""
     classes = np.unique(y)
     targets = (y[:, None] == classes[None, :]).astype(np.float64)
-    mean, spread = x.mean(axis=0), x.std(axis=0)
-    scale = np.where(spread > 0, spread, 1.0)
+    mean, scale = x.mean(axis=0), float(np.sqrt(x.var(axis=0).mean())) or 1.0
     x, new = (x - mean) / scale, (new - mean) / scale
     centre = targets.mean(axis=0)
     penalty = RIDGE * len(x)

@@ -110,7 +110,9 @@ METRICS: dict[str, MetricInfo] = {
     "eval/exact/kl_to_optimum": MetricInfo("KL from the closed-form optimum to the policy", "nats"),
     "eval/exact/mode_entropy": MetricInfo("entropy of the policy over a row's right answers, renormalised", "nats"),
     "eval/exact/mode_entropy_ratio": MetricInfo("the same over log of the number of right answers; 1 is uniform"),
-    "eval/exact/effective_modes": MetricInfo("exp of that entropy: right answers in use; 0 where none has mass", "modes"),
+    "eval/exact/effective_modes": MetricInfo(
+        "exp of that entropy: right answers in use; 0 where none has mass", "modes"
+    ),
     "eval/exact/within/pass@*": MetricInfo("exact pass@k of the policy renormalised over the listed answers"),
     "eval/exact/within/distinct@*": MetricInfo("exact distinct@k of the same renormalised policy", "modes"),
     "eval/exact/within/coverage@*": MetricInfo("exact coverage@k of the same renormalised policy"),

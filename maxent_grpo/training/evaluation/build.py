@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, EvaluationConfig, SeedEvaluationConfig
-from maxent_grpo.errors import ConfigError
+from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.tasks.base import EnumerableTask, Task, TaskRow
 from maxent_grpo.tasks.tokenize import RenderedRows, prompt_token_ids
 from maxent_grpo.training.evaluation.exact import ExactEvaluation
@@ -118,7 +118,10 @@ def _seeds(
     _check_tag_is_readable(seeds, ctx.runtime.tokenizer)
     held_out = {row["row_id"] for row in ctx.evaluation.rows}
     rows = [row for row in parts.task.eval_rows if row.row_id in held_out]
-    by_seed = [parts.render([tagged(row, seeds.template, seed) for row in rows]) for seed in range(seeds.num_seeds)]
+    try:
+        by_seed = [parts.render([tagged(row, seeds.template, seed) for row in rows]) for seed in range(seeds.num_seeds)]
+    except DataError as error:
+        raise ConfigError(f"evaluation.seed_eval.template={seeds.template}: with the tag, {error}") from error
     too_long = sum(rendered.num_dropped for rendered in by_seed)
     if too_long:
         raise ConfigError(

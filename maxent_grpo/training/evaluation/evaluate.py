@@ -35,9 +35,7 @@ def evaluate(ctx: ValidationContext, step: int) -> dict[str, float]:
         ours = {row["row_id"] for row in shard}
         tagged = _everywhere(ctx, answer_under_seeds(ctx, ctx.seeds, ours.__contains__))
         figures |= {f"eval/seed/{name}": value for name, value in summarise_seeds(tagged).items()}
-    ctx.logging.write_evaluation(
-        step, [row_record(row, greedy.get(row.row_id), exact.get(row.row_id)) for row in rows]
-    )
+    ctx.logging.write_evaluation(step, [row_record(row, greedy.get(row.row_id), exact.get(row.row_id)) for row in rows])
     return figures
 
 
@@ -46,9 +44,7 @@ def evaluate_rows(ctx: ValidationContext, rows: list[dict[str, Any]]) -> list[Ev
     return sample_rows(ctx, ctx.generator, rows, ctx.evaluation.num_samples)
 
 
-def row_record(
-    row: EvaluatedRow, greedy: EvaluatedRow | None, exact: dict[str, float] | None
-) -> dict[str, Any]:
+def row_record(row: EvaluatedRow, greedy: EvaluatedRow | None, exact: dict[str, float] | None) -> dict[str, Any]:
     """A row's line of evaluations.jsonl."""
     return {
         "row_id": row.row_id,

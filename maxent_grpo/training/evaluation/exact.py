@@ -98,7 +98,9 @@ def exact_rows(
         exact.reference_logp.clear()
     weighting = ctx.scoring.weighting
     if weighting.beta > 0 and reference_model is not None:
-        new = [(row, table) for row, table in zip(rows, tables, strict=True) if row["row_id"] not in exact.reference_logp]
+        new = [
+            (row, table) for row, table in zip(rows, tables, strict=True) if row["row_id"] not in exact.reference_logp
+        ]
         scored = _scores(ctx, exact, reference_model, [row for row, _ in new], [table for _, table in new])
         exact.reference_logp |= {row["row_id"]: logp for (row, _), logp in zip(new, scored, strict=True)}
     return {
@@ -171,19 +173,19 @@ def exact_figures(
     """The figures of one row from log pi(y | x) of all its answers [A]."""
     log_mass = float(torch.logsumexp(log_policy, dim=0))
     figures = {"outside_mass": -math.expm1(log_mass)}
+    if log_optimum is not None:
+        divergence = float(divergence_from_optimum(log_optimum.unsqueeze(0), log_policy.unsqueeze(0)))
+        # renormalising adds a constant to log pi
+        figures |= {"kl_to_optimum": divergence, f"{WITHIN}kl_to_optimum": divergence + log_mass}
     for view, shift in (("", 0.0), (WITHIN, log_mass)):
         pi = (log_policy - shift).exp().tolist()
         right = [p for p, utility in zip(pi, table.utilities.tolist(), strict=True) if utility >= right_threshold]
         masses = list(_mode_masses(pi, table, right_threshold).values())
         for k in ks:
-            figures[f"{view}pass@{k}"] = pass_at_k_from_probabilities([math.fsum(right)], k)
+            figures[f"{view}pass@{k}"] = pass_at_k_from_probabilities(right, k)
             figures[f"{view}distinct@{k}"] = distinct_at_k_from_probabilities(masses, k)
             if table.num_modes:
                 figures[f"{view}coverage@{k}"] = figures[f"{view}distinct@{k}"] / table.num_modes
-        if log_optimum is not None:
-            figures[f"{view}kl_to_optimum"] = float(
-                divergence_from_optimum(log_optimum.unsqueeze(0), (log_policy - shift).unsqueeze(0))
-            )
     masses = list(_mode_masses((log_policy - log_mass).exp().tolist(), table, right_threshold).values())
     figures["effective_modes"] = effective_modes(masses)
     if any(masses):

@@ -21,7 +21,6 @@ from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.rewards import SequenceScores, ValidationContext
 from maxent_grpo.training.types.runtime import GenerationFn
 
-
 ROWS_PER_PASS = 16
 """Prompts whose completions are scored in one forward pass [prompts]."""
 

@@ -110,9 +110,7 @@ def score_answers(
     return [torch.cat(pieces) for pieces in scored]
 
 
-def pack_tree(
-    prompts: Sequence[Sequence[int]], tree: AnswerTree, pad_token_id: int, dtype: torch.dtype
-) -> ModelInputs:
+def pack_tree(prompts: Sequence[Sequence[int]], tree: AnswerTree, pad_token_id: int, dtype: torch.dtype) -> ModelInputs:
     """One row per prompt, padded on the left, with the tree behind it; answer a of prompt p is row p * answers + a."""
     num, num_nodes = len(prompts), len(tree.token_ids)
     sizes = torch.tensor([len(prompt) for prompt in prompts]).unsqueeze(-1)
