@@ -263,7 +263,9 @@ def test_a_single_prompt_too_long_with_its_tag_is_refused_too(tmp_path: Path) ->
     config = configured(tmp_path / "run", "evaluation.seed_eval.enabled=true", "generation.max_prompt_len=16")
     with (
         patch.object(setup, "build_task", longer),
-        pytest.raises(ConfigError, match="4 held-out prompts are longer than generation.max_prompt_len=16 tokens with"),
+        pytest.raises(
+            ConfigError, match=r"4 held-out prompts are longer than generation.max_prompt_len=16 tokens with"
+        ),
     ):
         inside_run(config, lambda *parts: parts)
 
