@@ -56,6 +56,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "completions.jsonl",
         "config.yaml",
         "controller_state.json",
+        "evaluations.jsonl",
         "metrics.jsonl",
         "overrides.json",
         "report.html",

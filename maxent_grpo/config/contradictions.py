@@ -3,7 +3,7 @@
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
 ``contradictions_method.py``, those about the problems in ``contradictions_data.py``, those about controllers in
-``contradictions_controller.py``.
+``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, controller_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
+from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
@@ -118,17 +119,6 @@ def _schedule(config: RootConfig) -> Iterator[str]:
     yield f"optimization.lr_scheduler_type={name}: {why}; choose one of {', '.join(LR_SCHEDULES)}"
 
 
-def _evaluation(config: RootConfig) -> Iterator[str]:
-    evaluation = config.evaluation
-    wrong = [k for k in evaluation.ks if not 1 <= k <= evaluation.num_samples]
-    if wrong:
-        yield (
-            f"evaluation.ks={evaluation.ks}: {', '.join(map(str, wrong))} is not between 1 and "
-            f"evaluation.num_samples={evaluation.num_samples}, so pass@k cannot be estimated; draw more samples or choose "
-            f"smaller k"
-        )
-
-
 def _best_checkpoint(config: RootConfig) -> Iterator[str]:
     checkpoint = config.checkpoint
     metric = checkpoint.best_metric
@@ -199,7 +189,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *DATA_RULES,
     _length_of_training,
     _schedule,
-    _evaluation,
+    *EVALUATION_RULES,
     _best_checkpoint,
     _resume,
     _reward,

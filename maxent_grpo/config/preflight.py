@@ -11,7 +11,9 @@ from maxent_grpo.config.root import RootConfig
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
-RUN_MARKS = ("config.yaml", "metrics.jsonl", "completions.jsonl", CHECKPOINTS, "controller_state.json")
+RUN_MARKS = (
+    "config.yaml", "metrics.jsonl", "completions.jsonl", "evaluations.jsonl", CHECKPOINTS, "controller_state.json",
+)  # fmt: skip
 """A folder with any of these holds a run."""
 
 

@@ -78,7 +78,7 @@ def grade_coloring(completion: str, answer: str) -> Grade:
     """Grade ``completion`` against the verifier spec ``answer``: reward 1 for a proper colouring, else 0.
 
     The completion is one letter per hidden vertex, in vertex order, in upper case. ASCII whitespace around it is ignored;
-    inside it, or anything else before or after, is not. The mode of a right answer is its letters.
+    inside it, or anything else before or after, is not. The key of an answer is its letters.
 
     Reasons: ``too_long`` (refused unread), ``empty``, ``unknown_symbol``, ``wrong_length``; a well-formed wrong colouring has
     none.
@@ -97,7 +97,7 @@ def grade_coloring(completion: str, answer: str) -> Grade:
         return Grade(0.0, None, "unknown_symbol")
     if len(text) != num_hidden:
         return Grade(0.0, None, "wrong_length")
-    return Grade(1.0, text, "") if spec.accepts(text) else Grade(0.0, None, "")
+    return Grade(1.0, text, "", key=text) if spec.accepts(text) else Grade(0.0, None, "", key=text)
 
 
 def _vertex(value: object) -> int:

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,10 @@ def majority_at_k(keys: Sequence[str | None], correct_keys: Collection[str], k: 
 
     right = [ways(count) for key, count in counts.items() if key in correct_keys]
     wrong = [ways(count) for key, count in counts.items() if key not in correct_keys]
-    return float(_won_mass(right, wrong, ways(num_unparsed), k) / math.comb(len(keys), k))
+    num_draws = math.comb(len(keys), k)
+    # whole numbers up to 2^53 are exact in float64, whose arithmetic is many times faster than that of Python's integers
+    kind = float if num_draws * k <= 2**53 else object
+    return float(_won_mass(right, wrong, ways(num_unparsed), k, kind) / num_draws)
 
 
 def majority_at_k_from_probabilities(probabilities: Sequence[float], is_correct: Sequence[bool], k: int) -> float:
@@ -158,7 +162,7 @@ def majority_at_k_from_probabilities(probabilities: Sequence[float], is_correct:
     right = [density(float(p)) for p, ok in zip(pi, is_correct, strict=True) if ok]
     wrong = [density(float(p)) for p, ok in zip(pi, is_correct, strict=True) if not ok]
     blank = density(max(1.0 - float(pi.sum()), 0.0))
-    return float(_won_mass(right, wrong, blank, k) * math.factorial(k))
+    return float(_won_mass(right, wrong, blank, k, float) * math.factorial(k))
 
 
 def semantic_entropy(keys: Sequence[str | None], log_likelihoods: Sequence[float] | None = None) -> float:
@@ -211,41 +215,44 @@ def mode_entropy_ratio(mode_masses: Sequence[float], num_modes: int) -> float:
 
 
 def _won_mass(
-    right: Sequence[Sequence[float]], wrong: Sequence[Sequence[float]], blank: Sequence[float], k: int
-) -> Fraction | float:
+    right: Sequence[Sequence[float]], wrong: Sequence[Sequence[float]], blank: Sequence[float], k: int, kind: type
+) -> Fraction:
     """Total weight of the draws of k in which a right key wins.
 
     Each key is its list of weights of being drawn 0..k times; the weight of a draw is the product over keys. For every
     leading count `top`, the keys of either kind are convolved over (number drawn, keys tied at `top`), none above it.
     """
-    total: Fraction | float = Fraction(0)
+    by_tied: list[Any] = [0] * (k + 1)  # by the number of keys tied for the lead: weight times right keys among them
     for top in range(1, k + 1):
-        won = _tied_weights(right, [1], top, k)
-        lost = _tied_weights(wrong, blank, top, k)
+        if not any(key[top] for key in right):
+            continue
+        won = _tied_weights(right, [1], top, k, kind)
+        lost = _tied_weights(wrong, blank, top, k, kind)
         weights = won.T @ lost[::-1]  # [right keys tied, wrong keys tied], numbers drawn summing to k
-        for num_right in range(1, weights.shape[0]):
-            for num_wrong in range(weights.shape[1]):
-                total += weights[num_right, num_wrong] * Fraction(num_right, num_right + num_wrong)
-    return total
+        weights *= np.arange(len(weights), dtype=kind)[:, None]
+        for num_right, num_wrong in np.argwhere(weights).tolist():
+            by_tied[num_right + num_wrong] += weights[num_right, num_wrong]
+    return sum((Fraction(mass) / tied for tied, mass in enumerate(by_tied) if mass), Fraction(0))
 
 
 def _tied_weights(
-    keys: Sequence[Sequence[float]], unable_to_win: Sequence[float], top: int, k: int
-) -> NDArray[np.object_]:
+    keys: Sequence[Sequence[float]], unable_to_win: Sequence[float], top: int, k: int, kind: type
+) -> NDArray[Any]:
     """Weight of drawing d samples in all with exactly t keys drawn `top` times and none more often, as [d, t].
 
-    Entries stay Python numbers: with integer weights the result is exact and cannot overflow.
+    With ``kind`` object entries stay Python numbers: with integer weights the result is exact and cannot overflow.
     """
-    max_tied = k // top
-    weights = np.zeros((k + 1, max_tied + 1), dtype=object)
+    weights = np.zeros((k + 1, 1), dtype=kind)
     weights[: len(unable_to_win), 0] = unable_to_win
     for key in keys:
-        grown = np.zeros_like(weights)
-        for taken in range(min(top, k) + 1):
-            if key[taken] == 0:
-                continue
-            tied = int(taken == top)
-            grown[taken:, tied:] += key[taken] * weights[: k + 1 - taken, : max_tied + 1 - tied]
+        most = min(top, max(taken for taken in range(k + 1) if key[taken] != 0))
+        num_tied = min(weights.shape[1] + (most == top), k // top + 1)
+        grown = np.zeros((k + 1, num_tied), dtype=kind)
+        num_before = weights.shape[1]
+        for taken in range(min(most + 1, top)):
+            grown[taken:, :num_before] += key[taken] * weights[: k + 1 - taken]
+        if most == top:
+            grown[top:, 1:] += key[top] * weights[: k + 1 - top, : num_tied - 1]
         weights = grown
     return weights
 
@@ -268,9 +275,9 @@ def _checked_masses(masses: Sequence[float]) -> NDArray[np.float64]:
 def _probabilities(values: Sequence[float]) -> NDArray[np.float64]:
     """The values as an array; raises ValueError unless they are probabilities that sum to at most 1."""
     pi = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(pi).all() and (pi >= 0).all() and (pi <= 1).all() and pi.sum() <= 1 + 1e-9):
+    if not (np.isfinite(pi).all() and (pi >= 0).all() and pi.sum() <= 1 + 1e-9):
         raise ValueError(f"expected probabilities that sum to at most 1, got {list(values)}")
-    return pi
+    return np.minimum(pi, 1.0)  # one of 1 may have been rounded to the next number above
 
 
 def _check_positive(k: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from maxent_grpo.rewards.grade import Grade
 
@@ -68,4 +68,17 @@ class Task(Protocol):
 
         The right answer of rank j (in lexicographic order) has weight proportional to exp(-skew * j).
         """
+        ...
+
+
+@runtime_checkable
+class EnumerableTask(Protocol):
+    """What a task offers besides when every answer to a problem can be listed, right and wrong ones."""
+
+    def count_answers(self, answer: str) -> int:
+        """How many answers the problem with verifier ``answer`` has, without listing them."""
+        ...
+
+    def list_answers(self, answer: str) -> list[str]:
+        """The text of every answer, each once, in an order that depends on the problem alone."""
         ...

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.errors import DataError
-from maxent_grpo.rewards.coloring import HIDDEN, ColoringSpec, grade_coloring
+from maxent_grpo.rewards.coloring import HIDDEN, ColoringSpec, grade_coloring, parse_spec
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.tasks.base import Demonstration, TaskRow, rank_weights
 
@@ -59,6 +59,16 @@ class ColoringTask:
     def grade(self, completion: str, answer: str) -> Grade:
         """See ``grade_coloring``."""
         return grade_coloring(completion, answer)
+
+    def count_answers(self, answer: str) -> int:
+        """Letters to the power of hidden vertices."""
+        spec = parse_spec(answer)
+        return len(spec.letters) ** len(spec.hidden)
+
+    def list_answers(self, answer: str) -> list[str]:
+        """Every string of one letter per hidden vertex, in lexicographic order."""
+        spec = parse_spec(answer)
+        return ["".join(letters) for letters in itertools.product(sorted(spec.letters), repeat=len(spec.hidden))]
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
         """``num`` solved problems, none of them held out; they may also occur among the training problems.

@@ -1,6 +1,7 @@
 """The durable record of a run: one JSON object a line, appended whole, never rewritten while the run goes on.
 
-metrics.jsonl has one line an optimiser step; completions.jsonl one line a recorded completion.
+metrics.jsonl has one line an optimiser step; completions.jsonl one line a recorded completion; evaluations.jsonl one line a
+held-out row of an evaluation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 
 from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.report.atomic import sync_directory
-from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, iterate_jsonl
+from maxent_grpo.report.read import COMPLETIONS_FILE, EVALUATIONS_FILE, METRICS_FILE, iterate_jsonl
 from maxent_grpo.telemetry.quiet import QuietWriter
 
 logger = logging.getLogger(__name__)
@@ -114,13 +115,22 @@ def _plain(value: object, where: str) -> object:
         return int(value)
     if isinstance(value, Real):
         if math.isinf(value):
-            raise NonFiniteError(f"{where} is {float(value)}: a recorded completion holds finite numbers only")
+            raise NonFiniteError(f"{where} is {float(value)}: a record holds finite numbers only")
         return None if math.isnan(value) else float(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(value[key], f"{where}.{key}") for key in sorted(value, key=str)}
     if isinstance(value, Sequence):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
     raise TypeError(f"{where} is a {type(value).__name__}, which a line of JSON cannot hold")
+
+
+def _record_lines(what: str, step: int, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for record in records:
+        where = f"{what} of row {record.get('row_id', '?')} at step {step}"
+        fields = sorted(name for name in record if name != "step")
+        lines.append({name: _plain(record[name], f"{where}: {name}") for name in fields})
+    return lines
 
 
 class CompletionsFile(QuietWriter):
@@ -136,13 +146,8 @@ class CompletionsFile(QuietWriter):
             NonFiniteError: a number is infinite; nothing is written.
             ValueError: the step is not beyond those already written.
         """
-        lines: list[dict[str, Any]] = []
-        for record in records:
-            where = f"completion of row {record.get('row_id', '?')} at step {step}"
-            fields = sorted(name for name in record if name != "step")
-            lines.append({name: _plain(record[name], f"{where}: {name}") for name in fields})
-        if lines:
-            self._lines.append(step, lines)
+        if records:
+            self._lines.append(step, _record_lines("completion", step, records))
 
     def flush(self) -> None:
         """Flush and fsync."""
@@ -151,3 +156,37 @@ class CompletionsFile(QuietWriter):
     def close(self) -> None:
         """Flush, fsync and close."""
         self._lines.close()
+
+
+class EvaluationsFile(QuietWriter):
+    """Writes evaluations.jsonl: one line a held-out row and evaluation; the file begins with the first evaluation.
+
+    ``{"step", "row_id", "num_samples", "num_right", "mode_counts": {mode: count}, "num_modes", "mean_reward", "mean_length",
+    "greedy_right", "greedy_completion", "exact": {figure: number} or null}``; null where a value is undefined.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / EVALUATIONS_FILE
+        self._lines: _LineFile | None = None
+
+    def write_evaluation(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append one line for each row.
+
+        Raises:
+            NonFiniteError: a number is infinite; nothing is written.
+            ValueError: the step is not beyond those already written.
+        """
+        lines = _record_lines("evaluation", step, rows)
+        if self._lines is None:
+            self._lines = _LineFile(self._path)
+        self._lines.append(step, lines)
+
+    def flush(self) -> None:
+        """Flush and fsync."""
+        if self._lines is not None:
+            self._lines.sync()
+
+    def close(self) -> None:
+        """Flush, fsync and close."""
+        if self._lines is not None:
+            self._lines.close()

@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, iterate_jsonl
+from maxent_grpo.report.read import RECORD_FILES, iterate_jsonl
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedHistory:
-    """How many lines were kept, and how many later ones were left behind, over both files."""
+    """How many lines were kept, and how many later ones were left behind, over all files."""
 
     num_kept: int
     num_left: int
@@ -39,7 +39,7 @@ def _adopt_file(source: Path, target: Path, step: int) -> AdoptedHistory:
 
 
 def adopt_history(source_run: Path, target_run: Path, step: int) -> AdoptedHistory:
-    """Give ``target_run`` the lines of ``source_run``'s metrics and completions whose step is at most ``step``.
+    """Give ``target_run`` the lines of ``source_run``'s metrics, completions and evaluations up to step ``step``.
 
     When both are the same folder its files are cut back in place: the later lines will be produced again. Each file is
     replaced atomically. A file that the source lacks is not created.
@@ -49,8 +49,8 @@ def adopt_history(source_run: Path, target_run: Path, step: int) -> AdoptedHisto
         DataError: a whole line of the source is not a JSON object.
     """
     is_same = source_run.resolve() == target_run.resolve()
-    names = [name for name in (METRICS_FILE, COMPLETIONS_FILE) if (source_run / name).is_file()]
-    taken = [name for name in (METRICS_FILE, COMPLETIONS_FILE) if not is_same and (target_run / name).exists()]
+    names = [name for name in RECORD_FILES if (source_run / name).is_file()]
+    taken = [name for name in RECORD_FILES if not is_same and (target_run / name).exists()]
     if taken:
         raise ConfigError(
             f"run.dir={target_run} already holds {' and '.join(taken)}, which the history of {source_run} would replace: "

@@ -149,8 +149,11 @@ def _schedule_rules(config: RootConfig) -> Iterator[Rule]:
 
 def _record_rules(config: RootConfig) -> Iterator[Rule]:
     if not config.evaluation.enabled:
-        names = ("every_n_steps", "batch_size", "num_samples", "ks", "seed")
-        yield "evaluation.enabled is false", [f"evaluation.{name}" for name in names]
+        names = ("every_n_steps", "batch_size", "num_samples", "ks", "seed", "temperature", "top_p", "greedy", "exact")
+        yield "evaluation.enabled is false", [f"evaluation.{name}" for name in (*names, "seed_eval.enabled")]
+    if not config.evaluation.seed_eval.enabled:
+        names = _under("evaluation.seed_eval", type(config.evaluation.seed_eval))
+        yield "evaluation.seed_eval.enabled is false", [name for name in names if not name.endswith(".enabled")]
     if config.checkpoint.best_metric is None:
         names = ("best_goal", "early_stop_patience")
         yield "checkpoint.best_metric is not set", [f"checkpoint.{name}" for name in names]

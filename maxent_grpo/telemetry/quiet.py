@@ -18,6 +18,9 @@ class QuietWriter:
     def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Not kept here."""
 
+    def write_evaluation(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Not kept here."""
+
     def write_note(self, message: str) -> None:
         """Not kept here."""
 

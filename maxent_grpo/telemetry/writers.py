@@ -9,7 +9,7 @@ from pathlib import Path
 from maxent_grpo.config.logging import LoggingConfig
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE
 from maxent_grpo.telemetry.console import build_console
-from maxent_grpo.telemetry.files import CompletionsFile, MetricsFile
+from maxent_grpo.telemetry.files import CompletionsFile, EvaluationsFile, MetricsFile
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import RunLog
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -61,14 +61,14 @@ class ReportWriter(QuietWriter):
 
 
 def build_logging(config: LoggingConfig, run_dir: Path) -> LoggingHandles:
-    """The writers that ``logging`` asks for: metrics, completions, report, log, console.
+    """The writers that ``logging`` asks for: metrics, evaluations, completions, report, log, console.
 
     The report stands after the files that it reads, the log after it, to hold what goes wrong there, and the console last,
     which ends by naming what the others wrote. Called on the main process only; the others use ``LoggingHandles(run_dir)``
     without writers.
     """
     log = RunLog(run_dir)
-    writers: list[Writer] = [MetricsFile(run_dir)]
+    writers: list[Writer] = [MetricsFile(run_dir), EvaluationsFile(run_dir)]
     if config.completions_every:
         writers.append(CompletionsFile(run_dir))
     if config.report:

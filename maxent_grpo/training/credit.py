@@ -43,7 +43,7 @@ class GradedRollout:
     per_term: dict[str, list[float]]
     """Value of each term; nan where it abstains."""
     metadata: list[dict[str, Any]]
-    """Per completion: its record, mode, reason and rewards, as written to the completions file."""
+    """Per completion: its record, mode, key and reason."""
     abstentions: int
     """Term values of None."""
 
@@ -141,7 +141,12 @@ def _utility(grades: Mapping[str, Grade | None], weights: Mapping[str, float]) -
 def _verdict(grades: Sequence[Grade | None]) -> dict[str, Any]:
     modes = [grade.mode for grade in grades if grade is not None and grade.mode is not None]
     reasons = [grade.reason for grade in grades if grade is not None and grade.reason]
-    return {"mode": modes[0] if modes else None, "reason": reasons[0] if reasons else ""}
+    keys = [grade.key for grade in grades if grade is not None and grade.key is not None]
+    return {
+        "mode": modes[0] if modes else None,
+        "key": keys[0] if keys else None,
+        "reason": reasons[0] if reasons else "",
+    }
 
 
 def _moments(utilities: Tensor, valid: Tensor) -> RewardMoments:

@@ -19,7 +19,7 @@ from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, save_model
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
-from maxent_grpo.training.evaluate import evaluate
+from maxent_grpo.training.evaluation.evaluate import evaluate
 from maxent_grpo.training.experience import Experience, gather_experience, refresh_reference
 from maxent_grpo.training.metrics import (
     add_running,
@@ -221,7 +221,7 @@ def _evaluation_due(ctx: TrainingLoopContext, resources: StepResources, state: T
 def _evaluate(resources: StepResources, parts: LoopParts) -> dict[str, float]:
     assert resources.validation_ctx is not None
     with parts.clock.phase("evaluation"):
-        return evaluate(resources.validation_ctx)
+        return evaluate(resources.validation_ctx, parts.state.global_step)
 
 
 def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:

@@ -189,7 +189,41 @@ METRICS: dict[str, MetricInfo] = {
         "optimiser steps' worth of this epoch's prompts drawn before this rollout", "steps"
     ),
     "data/input_tokens_seen": MetricInfo("prompt and completion tokens fed to training so far", "tokens"),
-    "eval/*": MetricInfo("held-out evaluation; see the entry of its kind"),
+    "eval/rows": MetricInfo("held-out rows that were evaluated", "rows"),
+    "eval/pass@*": MetricInfo("held-out: probability that at least one of k samples is right, unbiased"),
+    "eval/mean@*": MetricInfo("held-out: mean share of right answers among the samples"),
+    "eval/maj@*": MetricInfo(
+        "held-out: probability that the answer most frequent among k samples is right, ties shared"
+    ),
+    "eval/distinct@*": MetricInfo("held-out: expected number of different right answers among k samples", "modes"),
+    "eval/coverage@*": MetricInfo("held-out: expected share of a row's right answers found by k samples"),
+    "eval/greedy": MetricInfo("held-out: share of rows whose most likely completion, token by token, is right"),
+    "eval/mean_reward": MetricInfo("held-out: mean utility of the samples that have one", "reward"),
+    "eval/abstained": MetricInfo("held-out samples that every reward term abstained from", "completions"),
+    "eval/mean_length": MetricInfo("held-out: mean sample, end token included", "tokens"),
+    "eval/clipped_ratio": MetricInfo("held-out: share of samples cut by the length limit"),
+    "eval/exact/pass@*": MetricInfo("pass@k from the probability of every answer, what lies outside them being wrong"),
+    "eval/exact/distinct@*": MetricInfo("expected number of different right answers among k samples, exact", "modes"),
+    "eval/exact/coverage@*": MetricInfo("expected share of a row's right answers found by k samples, exact"),
+    "eval/exact/outside_mass": MetricInfo("probability of everything but the listed answers"),
+    "eval/exact/kl_to_optimum": MetricInfo("KL from the closed-form optimum to the policy", "nats"),
+    "eval/exact/mode_entropy": MetricInfo("entropy of the policy over a row's right answers, renormalised", "nats"),
+    "eval/exact/mode_entropy_ratio": MetricInfo("the same over log of the number of right answers; 1 is uniform"),
+    "eval/exact/effective_modes": MetricInfo(
+        "exp of that entropy: right answers in use; 0 where none has mass", "modes"
+    ),
+    "eval/exact/within/pass@*": MetricInfo("exact pass@k of the policy renormalised over the listed answers"),
+    "eval/exact/within/distinct@*": MetricInfo("exact distinct@k of the same renormalised policy", "modes"),
+    "eval/exact/within/coverage@*": MetricInfo("exact coverage@k of the same renormalised policy"),
+    "eval/exact/within/kl_to_optimum": MetricInfo("KL from the optimum to the same renormalised policy", "nats"),
+    "eval/seed/pass@1": MetricInfo("pass@1 with a seed tag in the prompt, mean over seeds"),
+    "eval/seed/pass@1/*": MetricInfo("pass@1 under one seed's tag"),
+    "eval/seed/pass@1_std": MetricInfo("population standard deviation of pass@1 over seeds"),
+    "eval/seed/coverage": MetricInfo("share of a row's right answers found under all seeds together"),
+    "eval/seed/probe_accuracy": MetricInfo(
+        "accuracy of a linear probe that reads the seed from pooled hidden states, on rows held out from its fit"
+    ),
+    "eval/seed/probe_chance": MetricInfo("accuracy of guessing the seed: one over the number of seeds"),
     "time/*": MetricInfo("wall-clock time of a phase since the last step", "seconds"),
     "throughput/tokens_per_second": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
     "memory/peak_rss_mib": MetricInfo("largest resident memory of the process so far", "MiB"),

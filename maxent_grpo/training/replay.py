@@ -29,7 +29,7 @@ NOT_COMPARED = (*UNREPRODUCED, "eval/")
 QUIET: dict[str, Any] = {
     "evaluation.enabled": False,
     "logging.console": "silent",
-    "logging.curves": False,
+    "logging.report": False,
     "logging.completions_per_step": 1_000_000_000,
     "checkpoint.every_n_steps": None,
     "checkpoint.best_metric": None,

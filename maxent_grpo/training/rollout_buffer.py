@@ -80,6 +80,7 @@ def experience_to_tree(experience: Experience) -> dict[str, Any]:
         "utilities": list(graded.utilities),
         "per_term": {name: list(values) for name, values in graded.per_term.items()},
         "modes": [entry["mode"] for entry in graded.metadata],
+        "keys": [entry["key"] for entry in graded.metadata],
         "reasons": [entry["reason"] for entry in graded.metadata],
         "abstentions": graded.abstentions,
         "portions": [[portion.first, portion.last] for portion in experience.portions],
@@ -118,8 +119,8 @@ def experience_from_tree(tree: Mapping[str, Any]) -> tuple[GenerationBatch, Grad
         grouped_completion_info=[[record.to_trl_payload() for record in group if record] for group in groups],
     )
     metadata = [
-        {**record.to_trl_payload(), "mode": mode, "reason": reason}
-        for record, mode, reason in zip(records, tree["modes"], tree["reasons"], strict=True)
+        {**record.to_trl_payload(), "mode": mode, "key": key, "reason": reason}
+        for record, mode, key, reason in zip(records, tree["modes"], tree["keys"], tree["reasons"], strict=True)
     ]
     graded = GradedRollout(
         pairs=PromptCompletionBatch(

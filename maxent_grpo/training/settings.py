@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -119,4 +119,16 @@ def evaluation_settings(config: EvaluationConfig, rows: list[dict[str, Any]]) ->
         every_n_steps=config.every_n_steps,
         num_samples=config.num_samples,
         ks=tuple(config.ks),
+        seed_eval=asdict(config.seed_eval) if config.seed_eval.enabled else None,
+    )
+
+
+def evaluation_sampling(config: EvaluationConfig, training: GenerationSettings) -> GenerationSettings:
+    """How evaluation samples: as training does but for what ``config`` says, with counters of its own."""
+    return replace(
+        training,
+        num_generations=config.num_samples,
+        gen_temperature=training.gen_temperature if config.temperature is None else config.temperature,
+        gen_top_p=training.gen_top_p if config.top_p is None else config.top_p,
+        generation_stats=dict.fromkeys(training.generation_stats, 0),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -25,7 +25,7 @@ from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.registry import build_terms
-from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.base import Task, TaskRow
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows, render_rows
@@ -40,6 +40,7 @@ from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
+from maxent_grpo.training.evaluation.build import EvaluationParts, build_validation
 from maxent_grpo.training.experience import Experience, build_experience, pad_token_id
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import DataPosition, LoopParts, RunResult, SavePolicy, run_training
@@ -58,7 +59,7 @@ from maxent_grpo.training.settings import (
 )
 from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
-from maxent_grpo.training.types.rewards import GenerationBatch, ValidationContext
+from maxent_grpo.training.types.rewards import GenerationBatch
 from maxent_grpo.training.types.runtime import (
     GenerationSettings,
     LoopSettings,
@@ -139,12 +140,7 @@ def _accelerator(config: RootConfig) -> Accelerator:
 
 
 def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
-    render = partial(
-        render_rows,
-        tokenizer=loaded.tokenizer,
-        max_prompt_len=config.generation.max_prompt_len,
-        long_prompts=config.data.long_prompts,
-    )
+    render = _renderer(config, loaded)
     train, held_out = render(task.train_rows), render(task.eval_rows)
     if len(train.rows) < config.optimization.prompts_per_step:
         raise DataError(
@@ -152,6 +148,15 @@ def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[Rendered
             f"optimization.prompts_per_step={config.optimization.prompts_per_step}: use more data or smaller steps"
         )
     return train, held_out
+
+
+def _renderer(config: RootConfig, loaded: LoadedModel) -> Callable[[Sequence[TaskRow]], RenderedRows]:
+    return partial(
+        render_rows,
+        tokenizer=loaded.tokenizer,
+        max_prompt_len=config.generation.max_prompt_len,
+        long_prompts=config.data.long_prompts,
+    )
 
 
 def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
@@ -223,10 +228,15 @@ def _assemble(
         logging=handles,
         training_args=config_tree(config),
     )
-    return ctx, _resources(config, ctx)
+    return ctx, _resources(config, ctx, task, _renderer(config, loaded))
 
 
-def _resources(config: RootConfig, ctx: TrainingLoopContext) -> StepResources:
+def _resources(
+    config: RootConfig,
+    ctx: TrainingLoopContext,
+    task: Task,
+    render: Callable[[Sequence[TaskRow]], RenderedRows],
+) -> StepResources:
     scoring, generation = ctx.scoring, ctx.generation
     distribution = _distribution(ctx, generation)
     scorer = TokenScorer(
@@ -239,9 +249,10 @@ def _resources(config: RootConfig, ctx: TrainingLoopContext) -> StepResources:
     reference_scorer = replace(
         scorer, distribution=distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
     )
+    lent = EvaluationParts(task, render, partial(_generator, ctx), scorer)
     return StepResources(
-        generator=_generator(ctx, generation, seed=config.seed, stream="train"),
-        validation_ctx=_validation(config, ctx) if ctx.evaluation.enabled else None,
+        generator=_generator(ctx, generation, config.seed, "train"),
+        validation_ctx=build_validation(config.evaluation, ctx, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
             scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
         ),
@@ -272,7 +283,7 @@ def _end_tokens(ctx: TrainingLoopContext) -> list[int]:
     return sorted({token for token in [*listed, ctx.runtime.tokenizer.eos_token_id] if token is not None})
 
 
-def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, *, seed: int, stream: str) -> LocalGenerator:
+def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, seed: int, stream: str) -> LocalGenerator:
     lookup = ctx.runtime.prompt_cache_get
     assert lookup is not None
     return LocalGenerator(
@@ -284,22 +295,6 @@ def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, *, seed: 
         stream=stream,
         pad_token_id=pad_token_id(ctx),
         eos_token_ids=_end_tokens(ctx),
-    )
-
-
-def _validation(config: RootConfig, ctx: TrainingLoopContext) -> ValidationContext:
-    return ValidationContext(
-        evaluation=ctx.evaluation,
-        accelerator=ctx.runtime.accelerator,
-        model=ctx.runtime.model,
-        tokenizer=ctx.runtime.tokenizer,
-        reward=ctx.reward,
-        generator=_generator(ctx, ctx.generation, seed=config.evaluation.seed, stream="evaluation"),
-        logging=ctx.logging,
-        eval_reward=ctx.eval_reward,
-        runtime=ctx.runtime,
-        generation=ctx.generation,
-        scoring=ctx.scoring,
     )
 
 

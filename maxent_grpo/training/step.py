@@ -129,6 +129,7 @@ def sequence_scores(
         behavior_logp_sum=old_sum,
         log_ratio_train=(current_sum - old_sum).detach(),
         denom_tok_tensor=mask.sum(dim=-1).clamp(min=1),
+        pooled_hidden=raw.pooled_hidden,
         policy_entropy_sum=None if raw.entropy is None else sequence_sum(raw.entropy, mask),
         token_logp=raw.logp,
         token_mask=mask,

@@ -147,7 +147,7 @@ def test_an_option_shows_what_it_changes() -> None:
 
 def test_rules_name_what_belongs_together() -> None:
     assert "scoring.mismatch.cap" in named_together("scoring.mismatch.floor")
-    assert named_together("logging.curves") == ()
+    assert named_together("logging.report") == ()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from maxent_grpo.config.compose import compose_config
-from maxent_grpo.config.contradictions import RULES, warnings
+from maxent_grpo.config.contradictions import RULES, contradictions, warnings
+from maxent_grpo.config.data import DataConfig
 from maxent_grpo.config.load import check, load_config
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.training.types.choices import ExactFigures
 
 
 @cache
@@ -345,6 +347,23 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
         ],
     ),
     (
+        {"evaluation.temperature": 0.0},
+        "grpo",
+        [
+            "evaluation.temperature=0.0 would draw one and the same completion evaluation.num_samples=32 times; "
+            "evaluation.greedy=true takes it once: use a temperature above 0, or evaluation.num_samples=1 with "
+            "evaluation.ks=[1]"
+        ],
+    ),
+    (
+        {"evaluation.seed_eval.enabled": True, "evaluation.seed_eval.template": " [seed]"},
+        "grpo",
+        [
+            "evaluation.seed_eval.template= [seed] does not hold {seed}: the prompt would be the same under every seed, so "
+            "that there is nothing to tell apart; write for example 'evaluation.seed_eval.template=\" [seed={seed}]\"'"
+        ],
+    ),
+    (
         {"checkpoint.early_stop_patience": 3},
         "grpo",
         [
@@ -412,7 +431,10 @@ def test_the_defaults_contradict_nothing(scoring: str) -> None:
 
 
 def test_every_rule_speaks_in_some_case_above() -> None:
-    silent = {rule.__name__ for rule in RULES} - {"_resume"}  # in test_preflight.py: it needs files
+    silent = {rule.__name__ for rule in RULES} - {
+        "_resume",
+        "_exact",
+    }  # have tests of their own: they need files and other data
     for settings, scoring, _ in RULE_SENTENCES:
         config = composed(scoring).copy()
         for path, value in settings.items():
@@ -436,6 +458,33 @@ def test_every_rule_speaks_in_some_case_above() -> None:
 )
 def test_penalties_are_allowed_where_no_ratio_is_spoilt(settings: dict[str, object]) -> None:
     assert problems_of({"generation.penalty.gen_presence_penalty": 0.5, **settings}, "grpo") == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"evaluation.temperature": 0.0, "evaluation.num_samples": 1, "evaluation.ks": [1]},
+        {"evaluation.seed_eval.template": "no mark, but switched off"},
+        {"evaluation.exact": "always"},
+    ],
+)
+def test_evaluations_that_can_be_made_are_allowed(settings: dict[str, object]) -> None:
+    assert problems_of(settings) == []
+
+
+def test_exact_figures_need_a_task_that_lists_its_answers() -> None:
+    root = check(composed("maxent"))
+    root.data = DataConfig()
+    root.evaluation.exact = ExactFigures.always
+    assert [sentence for sentence in contradictions(root) if "evaluation" in sentence] == [
+        "evaluation.exact=always needs a task that can list all of its answers, which only data=coloring can: use "
+        "evaluation.exact=auto or data=coloring"
+    ]
+
+
+def test_the_command_that_a_missing_seed_mark_suggests_is_accepted() -> None:
+    root = load_config(["evaluation.seed_eval.enabled=true", 'evaluation.seed_eval.template=" [seed={seed}]"'])
+    assert root.evaluation.seed_eval.template == " [seed={seed}]"
 
 
 def test_a_value_out_of_range_is_named_once() -> None:

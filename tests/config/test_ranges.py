@@ -63,6 +63,7 @@ OUTSIDE = {
     "above 0 and at most 1": (0.0, ["generation.top_p", "scoring.reference_sync.mixing"]),
     "at least 0 and below 1": (1.0, ["generation.penalty.gen_min_p", "optimization.adam_beta1"]),
     "at least 0 and at most 1": (1.5, ["data.edge_probability"]),
+    "at least 2": (1, ["evaluation.seed_eval.num_seeds"]),
     "at least 2 and at most 12": (1, ["data.num_vertices"]),
     "at least 3 and at most 4": (5, ["data.num_numbers"]),
     "at least 1 and at most 1000000": (0, ["data.max_number"]),

@@ -24,8 +24,8 @@ PATH = ColoringSpec(edges=((0, 1), (1, 2), (2, 3)), colors="R???", letters="RGB"
         ("GRG", Grade(1.0, "GRG", "")),
         ("BGB", Grade(1.0, "BGB", "")),
         (" \t\n\r\f\vGRG\n", Grade(1.0, "GRG", "")),
-        ("RGB", Grade(0.0, None, "")),
-        ("GGB", Grade(0.0, None, "")),
+        ("RGB", Grade(0.0, None, "", key="RGB")),
+        (" GGB\n", Grade(0.0, None, "", key="GGB")),
         ("", Grade(0.0, None, "empty")),
         (" \n ", Grade(0.0, None, "empty")),
         ("GR", Grade(0.0, None, "wrong_length")),
@@ -54,6 +54,7 @@ def test_any_text_gets_a_grade_that_agrees_with_itself(completion: str) -> None:
     grade = grade_coloring(completion, PATH)
     assert grade.reward in (0.0, 1.0)
     assert (grade.mode is not None) == (grade.reward == 1.0)
+    assert (grade.key is not None) == (grade.reason == "")
     assert grade.reason in ("", "empty", "unknown_symbol", "wrong_length", "too_long")
     assert grade.reward == 0.0 or grade.reason == ""
 
@@ -62,7 +63,7 @@ def test_any_text_gets_a_grade_that_agrees_with_itself(completion: str) -> None:
 def test_a_well_formed_answer_is_right_exactly_when_neighbours_differ(completion: str) -> None:
     path = "R" + completion
     right = all(left != following for left, following in itertools.pairwise(path))
-    assert grade_coloring(completion, PATH) == Grade(float(right), completion if right else None, "")
+    assert grade_coloring(completion, PATH) == Grade(float(right), completion if right else None, "", completion)
 
 
 @pytest.mark.parametrize("unit", ["R", " ", "RGB ", "\u00e9", "(" * 7])
@@ -119,3 +120,10 @@ def test_text_that_is_no_spec_is_reported_as_a_fault_of_the_data(text: str) -> N
 
 def test_the_unchanged_spec_of_the_broken_ones_is_good() -> None:
     assert grade_coloring("GB", json.dumps(GOOD)) == Grade(1.0, "GB", "")
+
+
+def test_a_right_answers_key_is_its_mode() -> None:
+    assert Grade(1.0, "GRG", "").key == "GRG"
+    assert Grade(0.0, None, "").key is None
+    with pytest.raises(ValueError, match="got key 'grg' and mode 'GRG'"):
+        Grade(1.0, "GRG", "", key="grg")

@@ -229,6 +229,13 @@ def enumerated_majority(keys: list[str | None], correct: set[str], k: int) -> fl
     return total / len(subsets)
 
 
+def test_a_certain_mode_whose_probability_was_rounded_upwards_is_found_for_certain():
+    assert pass_at_k_from_probabilities([1.0000000000000004], 3) == 1.0
+    assert distinct_at_k_from_probabilities([1.0000000000000002, 0.0], 1) == 1.0
+    with pytest.raises(ValueError, match="at most 1"):
+        distinct_at_k_from_probabilities([1.001], 1)
+
+
 def test_the_majority_of_independent_samples_reproduces_the_worked_example():
     value = majority_at_k_from_probabilities([0.4, 0.35, 0.25], [True, False, False], 3)
     assert value == pytest.approx(golden("eval.maj@3_p.4.35.25_firstok"), **exactly)

@@ -61,6 +61,29 @@ def evaluates(before: Seen, after: Seen) -> None:
     assert before.evaluations != after.evaluations
 
 
+def stops_measuring(prefix: str) -> Effect:
+    """Identical training; the evaluation figures named so are gone, all others as before."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert largest_weight_change(before, after) == 0
+        kept = [{name: line[name] for name in line if not name.startswith(prefix)} for line in before.evaluations]
+        assert kept == after.evaluations != before.evaluations
+
+    return check
+
+
+def changes_alone(*names: str) -> Effect:
+    """Identical training; of all evaluation figures, only these are others."""
+
+    def check(before: Seen, after: Seen) -> None:
+        assert largest_weight_change(before, after) == 0
+        pairs = zip(before.evaluations, after.evaluations, strict=True)
+        changed = {name for left, right in pairs for name in left | right if left.get(name) != right.get(name)}
+        assert changed == set(names)
+
+    return check
+
+
 def evaluates_alike(count: str) -> Effect:
     """Identical training and evaluations, seen in a count."""
 
@@ -141,6 +164,7 @@ HALF = (
     "+reward.functions.half=support.graders:half",
 )
 EVAL = ("evaluation.enabled=true", "evaluation.num_samples=4", "evaluation.ks=[1]")
+SEEDS = (*EVAL, "evaluation.seed_eval.enabled=true", "data.num_eval=8")
 BEST = (
     *EVAL,
     "evaluation.every_n_steps=1",
@@ -283,6 +307,15 @@ RECORD = (
     Knob("evaluation.num_samples", 5, evaluates, EVAL),
     Knob("evaluation.ks", [1, 2], evaluates, EVAL),
     Knob("evaluation.seed", 1, evaluates, EVAL),
+    Knob("evaluation.temperature", 0.3, evaluates, EVAL),
+    Knob("evaluation.top_p", 0.4, evaluates, EVAL),
+    Knob("evaluation.greedy", False, stops_measuring("eval/greedy"), EVAL),
+    Knob("evaluation.exact", "never", stops_measuring("eval/exact/"), EVAL),
+    Knob("evaluation.seed_eval.enabled", False, stops_measuring("eval/seed/"), SEEDS),
+    Knob("evaluation.seed_eval.num_seeds", 3, evaluates, SEEDS),
+    Knob("evaluation.seed_eval.samples_per_seed", 3, evaluates, SEEDS),
+    Knob("evaluation.seed_eval.template", "<{seed}>", evaluates, SEEDS),
+    Knob("evaluation.seed_eval.pooling", "last", changes_alone("eval/seed/probe_accuracy"), SEEDS),
     Knob("logging.completions_every", 2, records),
     Knob("logging.completions_per_step", 3, records),
     Knob("logging.report", True, writes("report.png", "report.html")),

@@ -137,6 +137,11 @@ def completion_lines(run_dir: Path) -> list[dict[str, Any]]:
     return _lines(run_dir / "completions.jsonl")
 
 
+def evaluation_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """evaluations.jsonl."""
+    return _lines(run_dir / "evaluations.jsonl")
+
+
 def checkpoint_of(run_dir: Path, step: int | None = None) -> Path:
     """The checkpoint folder of a step, by default the latest."""
     return find_checkpoint(run_dir if step is None else run_dir / "checkpoints" / f"step_{step}")

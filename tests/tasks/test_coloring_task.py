@@ -17,7 +17,7 @@ import pytest
 from maxent_grpo.config.data import ColoringDataConfig, DataConfig
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.rewards.coloring import ColoringSpec, parse_spec
-from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.base import EnumerableTask, Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.coloring import (
     LETTERS,
@@ -163,3 +163,11 @@ def test_impossible_settings_are_refused_by_name(change: dict[str, float], compl
 def test_a_data_option_without_a_builder_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="DataConfig"):
         build_task(DataConfig())
+
+
+def test_the_answer_space_is_listed_whole_and_holds_every_right_answer(task: Task) -> None:
+    assert isinstance(task, EnumerableTask)
+    for row in task.eval_rows[:5]:
+        answers = task.list_answers(row.answer)
+        assert len(answers) == len(set(answers)) == task.count_answers(row.answer) == 3**SMALL.num_hidden
+        assert [text for text in answers if task.grade(text, row.answer).reward == 1.0] == row.columns["modes"]

@@ -7,7 +7,7 @@ import pytest
 
 from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.report.read import read_jsonl
-from maxent_grpo.telemetry.files import CompletionsFile, MetricsFile
+from maxent_grpo.telemetry.files import CompletionsFile, EvaluationsFile, MetricsFile
 
 
 def test_a_line_holds_exact_numbers_with_the_step_first(tmp_path: Path) -> None:
@@ -122,3 +122,38 @@ def test_a_value_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"extra\[1\] is a object"):
         file.write_completions(1, [{"row_id": "r", "extra": [1, object()]}])
     file.close()
+
+
+def test_evaluations_are_one_line_a_row_in_a_file_that_begins_with_the_first(tmp_path: Path) -> None:
+    file = EvaluationsFile(tmp_path)
+    file.flush()
+    file.close()
+    assert list(tmp_path.iterdir()) == []
+    file.write_evaluation(
+        0, [{"row_id": "a", "mode_counts": {"B": 1}, "exact": {"pass@1": 0.1 + 0.2}}, {"row_id": "b"}]
+    )
+    with pytest.raises(ValueError, match="already holds step 0"):
+        file.write_evaluation(0, [{"row_id": "a"}])
+    with pytest.raises(NonFiniteError, match=r"evaluation of row a at step 5: mean_reward is inf"):
+        file.write_evaluation(5, [{"row_id": "a", "mean_reward": float("inf")}])
+    file.write_evaluation(5, [{"row_id": "a", "mean_reward": float("nan")}])
+    file.flush()
+    file.close()
+    assert read_jsonl(tmp_path / "evaluations.jsonl") == [
+        {"step": 0, "exact": {"pass@1": 0.1 + 0.2}, "mode_counts": {"B": 1}, "row_id": "a"},
+        {"step": 0, "row_id": "b"},
+        {"step": 5, "mean_reward": None, "row_id": "a"},
+    ]
+
+
+def test_a_half_written_evaluation_is_dropped_before_appending(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    path.write_text('{"step": 1, "row_id": "a"}\n{"step": 2, "ro')
+    file = EvaluationsFile(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        file.write_evaluation(2, [{"row_id": "a"}])
+    assert "half-written line" in caplog.text
+    file.close()
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2]

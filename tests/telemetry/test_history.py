@@ -13,6 +13,7 @@ def make_run(run_dir: Path, torn: str = "") -> Path:
     (run_dir / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "a/b": 0.1}}\n' for n in range(6)) + torn)
     lines = "".join(f'{{"step": {n}, "row_id": "{row}"}}\n' for n in (2, 4) for row in "xy")
     (run_dir / "completions.jsonl").write_text(lines)
+    (run_dir / "evaluations.jsonl").write_text("".join(f'{{"step": {n}, "row_id": "z"}}\n' for n in (0, 5)))
     return run_dir
 
 
@@ -24,9 +25,10 @@ def test_a_new_folder_starts_with_the_lines_up_to_the_step(tmp_path: Path) -> No
     source, target = make_run(tmp_path / "a", torn='{"step": 6, "a/'), tmp_path / "b"
     target.mkdir()
     before = (source / "metrics.jsonl").read_bytes()
-    assert adopt_history(source, target, 3) == AdoptedHistory(num_kept=6, num_left=4)
+    assert adopt_history(source, target, 3) == AdoptedHistory(num_kept=7, num_left=5)
     assert steps(target, "metrics.jsonl") == [0, 1, 2, 3]
     assert steps(target, "completions.jsonl") == [2, 2]
+    assert steps(target, "evaluations.jsonl") == [0]
     assert (target / "metrics.jsonl").read_bytes() == b"".join(before.splitlines(keepends=True)[:4])
     assert (source / "metrics.jsonl").read_bytes() == before
 
@@ -36,17 +38,23 @@ def test_the_same_folder_is_cut_back_in_place_and_can_go_on(tmp_path: Path) -> N
     adopt_history(run, tmp_path / "a" / ".." / "a", 2)
     assert steps(run, "metrics.jsonl") == [0, 1, 2]
     assert steps(run, "completions.jsonl") == [2, 2]
+    assert steps(run, "evaluations.jsonl") == [0]
     file = MetricsFile(run)
     file.write_metrics(3, {"a/b": 1.0})
     file.close()
     assert steps(run, "metrics.jsonl") == [0, 1, 2, 3]
-    assert sorted(path.name for path in run.iterdir()) == ["completions.jsonl", "metrics.jsonl"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "completions.jsonl",
+        "evaluations.jsonl",
+        "metrics.jsonl",
+    ]
 
 
 def test_a_record_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     source, target = make_run(tmp_path / "a"), tmp_path / "b"
     target.mkdir()
     (source / "completions.jsonl").unlink()
+    (source / "evaluations.jsonl").unlink()
     adopt_history(source, target, 100)
     assert [path.name for path in target.iterdir()] == ["metrics.jsonl"]
     assert steps(target, "metrics.jsonl") == [0, 1, 2, 3, 4, 5]

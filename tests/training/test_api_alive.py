@@ -21,10 +21,7 @@ FACTORY = "<factory>"
 SEEDS = "filled by a method that weighs prompts by the entropy of their answers, which is not offered"
 META = "set by a controller that learns from an outer objective, which is not offered"
 SERVER = "describes a server of completions, which is not offered"
-HELD = "evaluation samples through the generator, which holds it"
 UNREAD: dict[str, str] = {
-    "EvaluationSettings.seed_eval": "asks each prompt again with a seed tag, which is not offered",
-    "SequenceScores.pooled_hidden": "asked for by that evaluation only",
     "GenerationSettings.use_vllm": SERVER,
     "GenerationSettings.vllm": SERVER,
     "GenerationSettings.vllm_mode": SERVER,
@@ -40,10 +37,7 @@ UNREAD: dict[str, str] = {
     "RewardComputation.seed_alpha_effective": SEEDS,
     "RewardComputation.seed_max_possible_entropy": SEEDS,
     "ScoreBatch.max_prompt_len": "rendering has dropped or cut longer prompts before a rollout begins",
-    "ValidationContext.model": HELD,
-    "ValidationContext.tokenizer": HELD,
-    "ValidationContext.runtime": HELD,
-    "ValidationContext.logging": "the loop writes what the evaluation returns",
+    "ValidationContext.tokenizer": "the generator holds it, and answers and tags are tokenised before training",
 }
 """Documented fields that this program does not read, and why; one that it does read may not stand here."""
 
@@ -54,6 +48,7 @@ EVERYTHING = (
     "scoring.reference_sync.every_n_steps=1",
     "optimization.num_iterations=2",
     "evaluation.every_n_steps=1",
+    "evaluation.seed_eval.enabled=true",
     "generation.num_generations=3",
 )
 

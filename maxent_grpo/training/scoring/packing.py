@@ -21,7 +21,8 @@ class ModelInputs:
     """One forward pass, and where the log-probability of each completion token is to be read.
 
     Token m of the chunk, completion token ``column[m]`` of chunk row ``row[m]``, is predicted by the logits at
-    ``[model_row[m], place[m]]`` of the last ``num_kept`` positions.
+    ``[model_row[m], place[m]]`` of the last ``num_kept`` positions; where every completion token is fed itself, it stands at
+    ``[model_row[m], fed_at[m]]``.
     """
 
     input_ids: Tensor
@@ -33,6 +34,7 @@ class ModelInputs:
     row: Tensor
     column: Tensor
     target_ids: Tensor
+    fed_at: Tensor | None = None
 
     @property
     def num_fed(self) -> int:
@@ -69,6 +71,7 @@ def pad_rows(batch: ScoreBatch, rows: RowRange) -> ModelInputs:
         row=row,
         column=column,
         target_ids=ids[row, column],
+        fed_at=prompt_width + column,
     )
 
 
@@ -117,6 +120,7 @@ def pack_rows(batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> ModelInp
         row=row,
         column=column,
         target_ids=batch.completion_ids[rows.slice][row, column],
+        fed_at=at,
     )
 
 

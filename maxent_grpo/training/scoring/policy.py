@@ -15,6 +15,7 @@ from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
+from maxent_grpo.training.types.choices import Pooling
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
 
@@ -71,6 +72,8 @@ class TokenScores:
 
     logp: Tensor
     entropy: Tensor | None
+    pooled_hidden: Tensor | None = None
+    """One vector a row [n, D], without gradient; None unless asked for."""
 
 
 @dataclass
@@ -86,6 +89,8 @@ class TokenScorer:
     entropy_carries_gradient: bool
     padded: bool
     """One row per sequence, as TRL does, whatever the batching says."""
+    pooling: Pooling | None = None
+    """Pool the last layer's hidden states over each completion's tokens: their mean, or the last one's; None leaves them."""
     counters: ScoringCounters = field(default_factory=ScoringCounters)
 
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
@@ -99,15 +104,17 @@ class TokenScorer:
     def score(self, model: nn.Module, chunks: list[ModelInputs], width: int) -> TokenScores:
         """Log-probability and entropy of every completion token of the chunks' rows, stacked; ``width`` is T."""
         parts = [self._score_chunk(model, chunk, width) for chunk in chunks]
-        entropies = [part.entropy for part in parts if part.entropy is not None]
         return TokenScores(
-            torch.cat([part.logp for part in parts]), torch.cat(entropies) if len(entropies) == len(parts) else None
+            torch.cat([part.logp for part in parts]),
+            _stacked([part.entropy for part in parts]),
+            _stacked([part.pooled_hidden for part in parts]),
         )
 
     def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int) -> TokenScores:
         device = next(model.parameters()).device
         inputs = inputs.to(device)
-        logits = last_logits(model, inputs)[inputs.model_row, inputs.place]
+        kept_logits, hidden = model_outputs(model, inputs, with_hidden=self.pooling is not None)
+        logits = kept_logits[inputs.model_row, inputs.place]
         log_probs = self.distribution.log_probs(logits, inputs.target_ids)
         logp = chosen_logp(log_probs, inputs.target_ids)
         num_rows = int(inputs.row.max()) + 1
@@ -124,21 +131,50 @@ class TokenScorer:
             entropy = spread(-logp.detach())
         elif self.entropy == "exact":
             entropy = spread(token_entropy(log_probs if self.entropy_carries_gradient else log_probs.detach()))
-        return TokenScores(spread(logp), entropy)
+        pooled = None if self.pooling is None or hidden is None else pool_hidden(hidden, inputs, self.pooling)
+        return TokenScores(spread(logp), entropy, pooled)
+
+
+def pool_hidden(hidden: Tensor, inputs: ModelInputs, pooling: Pooling) -> Tensor:
+    """Hidden states [rows, L, D] at each completion's tokens, as one vector a completion [n, D] without gradient."""
+    assert inputs.fed_at is not None, "layouts that feed a token for several completions have no states to pool"
+    states = hidden.detach()[inputs.model_row, inputs.fed_at].float()
+    num_rows = int(inputs.row.max()) + 1
+    counts = torch.zeros(num_rows, device=states.device).index_add_(0, inputs.row, torch.ones_like(states[:, 0]))
+    if pooling is Pooling.last:
+        is_last = inputs.column + 1 == counts[inputs.row]
+        pooled = torch.zeros((num_rows, states.shape[1]), device=states.device)
+        pooled[inputs.row[is_last]] = states[is_last]
+        return pooled
+    sums = torch.zeros((num_rows, states.shape[1]), device=states.device).index_add_(0, inputs.row, states)
+    return sums / counts.clamp(min=1).unsqueeze(-1)
+
+
+def _stacked(parts: list[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if len(known) == len(parts) else None
 
 
 def last_logits(model: nn.Module, inputs: ModelInputs) -> Tensor:
     """Logits [rows, num_kept, V] of the last positions; models that cannot restrict them are cut afterwards."""
+    return model_outputs(model, inputs, with_hidden=False)[0]
+
+
+def model_outputs(model: nn.Module, inputs: ModelInputs, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
+    """``last_logits``, and with ``with_hidden`` the last layer's hidden states [rows, L, D] of every position."""
     call: dict[str, Any] = {
         "input_ids": inputs.input_ids,
         "attention_mask": inputs.attention_mask,
         "position_ids": inputs.position_ids,
         "use_cache": False,
     }
+    if with_hidden:
+        call["output_hidden_states"] = True
     inner = getattr(model, "module", model)
     if "logits_to_keep" in inspect.signature(inner.forward).parameters:
-        return model(**call, logits_to_keep=inputs.num_kept).logits
-    return model(**call).logits[:, -inputs.num_kept :]
+        call["logits_to_keep"] = inputs.num_kept
+    outputs = model(**call)
+    return outputs.logits[:, -inputs.num_kept :], outputs.hidden_states[-1] if with_hidden else None
 
 
 def prefetched(items: Iterable[T], assemble: Callable[[T], R], depth: int) -> Iterator[R]:

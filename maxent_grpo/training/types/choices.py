@@ -106,6 +106,21 @@ class ZeroSignalStep(StrEnum):
     step = "step"
 
 
+class ExactFigures(StrEnum):
+    """Whether evaluation computes exact figures from every answer that there is."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class Pooling(StrEnum):
+    """How the hidden states of a completion's tokens become one vector."""
+
+    mean = "mean"
+    last = "last"
+
+
 class OnRewardError(StrEnum):
     """What an exception inside a reward term does."""
 

@@ -20,6 +20,9 @@ class Writer(Protocol):
     def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Completions of the rollout that step ``step`` trained on, one mapping each."""
 
+    def write_evaluation(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """An evaluation at step ``step``, one mapping each held-out row."""
+
     def write_note(self, message: str) -> None:
         """A sentence for the person watching."""
 
@@ -51,6 +54,10 @@ class LoggingHandles:
         if self.completions_every and step % self.completions_every == 0:
             for writer in self.writers:
                 writer.write_completions(step, records[: self.completions_per_step])
+
+    def write_evaluation(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for writer in self.writers:
+            writer.write_evaluation(step, rows)
 
     def write_note(self, message: str) -> None:
         for writer in self.writers:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from maxent_grpo.training.evaluation.exact import ExactEvaluation
+    from maxent_grpo.training.evaluation.seeds import SeedEvaluation
     from maxent_grpo.training.types.logging import LoggingHandles
     from maxent_grpo.training.types.runtime import (
         EvaluationSettings,
@@ -323,3 +325,9 @@ class ValidationContext:
     runtime: RuntimeHandles | None = None
     generation: GenerationSettings | None = None
     scoring: ScoringSettings | None = None
+    greedy_generator: GenerationFn | None = None
+    """Takes the most likely completion; None leaves greedy answers out."""
+    exact: ExactEvaluation | None = None
+    """Every answer there is; None leaves exact figures out."""
+    seeds: SeedEvaluation | None = None
+    """The prompts with seed tags; None leaves them out."""

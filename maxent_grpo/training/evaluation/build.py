@@ -1,0 +1,172 @@
+"""What an evaluation needs, put together once: samplers of its own, the answers there are, and the prompts with seed tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, EvaluationConfig, SeedEvaluationConfig
+from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.tasks.base import EnumerableTask, Task, TaskRow
+from maxent_grpo.tasks.tokenize import RenderedRows, prompt_token_ids
+from maxent_grpo.training.evaluation.exact import ExactEvaluation
+from maxent_grpo.training.evaluation.seeds import SeedEvaluation
+from maxent_grpo.training.experience import pad_token_id
+from maxent_grpo.training.scoring.policy import TokenScorer
+from maxent_grpo.training.settings import evaluation_sampling
+from maxent_grpo.training.types.choices import ExactFigures
+from maxent_grpo.training.types.rewards import ValidationContext
+from maxent_grpo.training.types.runtime import GenerationFn, GenerationSettings, TrainingLoopContext
+
+MakeGenerator = Callable[[GenerationSettings, int, str], GenerationFn]
+"""From sampling settings, a seed and the name of a random stream to a sampler of the policy."""
+
+
+@dataclass(frozen=True)
+class EvaluationParts:
+    """What the rest of the run lends to its evaluations."""
+
+    task: Task
+    render: Callable[[Sequence[TaskRow]], RenderedRows]
+    make_generator: MakeGenerator
+    scorer: TokenScorer
+
+
+def build_validation(config: EvaluationConfig, ctx: TrainingLoopContext, parts: EvaluationParts) -> ValidationContext:
+    """The evaluation that ``config`` asks for; what it must do without is said in a note.
+
+    Raises:
+        ConfigError: exact figures or seed tags were asked for and this task, model or tokenizer cannot have them.
+    """
+    sampling = evaluation_sampling(config, ctx.generation)
+    greedy = None
+    if config.greedy:
+        settings = replace(sampling, num_generations=1, gen_temperature=0.0)
+        greedy = parts.make_generator(settings, config.seed, "evaluation/greedy")
+    return ValidationContext(
+        evaluation=ctx.evaluation,
+        accelerator=ctx.runtime.accelerator,
+        model=ctx.runtime.model,
+        tokenizer=ctx.runtime.tokenizer,
+        reward=ctx.reward,
+        generator=parts.make_generator(sampling, config.seed, "evaluation"),
+        logging=ctx.logging,
+        eval_reward=ctx.eval_reward,
+        runtime=ctx.runtime,
+        generation=sampling,
+        scoring=ctx.scoring,
+        greedy_generator=greedy,
+        exact=_exact(config, ctx, parts.task),
+        seeds=_seeds(config, ctx, parts, sampling) if config.seed_eval.enabled else None,
+    )
+
+
+def _exact(config: EvaluationConfig, ctx: TrainingLoopContext, task: Task) -> ExactEvaluation | None:
+    if config.exact is ExactFigures.never:
+        return None
+    missing = _missing_for_exact(config, ctx, task)
+    if missing is not None:
+        if config.exact is ExactFigures.always:
+            raise ConfigError(f"evaluation.exact=always: {missing}; use evaluation.exact=auto to do without")
+        ctx.logging.write_note(f"no exact evaluation: {missing}")
+        return None
+    assert isinstance(task, EnumerableTask)
+    tokenizer, weighting = ctx.runtime.tokenizer, ctx.scoring.weighting
+    if weighting.beta > 0 and ctx.runtime.reference_model is None:
+        ctx.logging.write_note(
+            f"exact evaluation without the divergence from the optimum: with scoring.weighting.beta={weighting.beta:g} that "
+            "optimum depends on the reference, and this run keeps none; scoring.reference_logprobs_source=model keeps it"
+        )
+    eos = tokenizer.eos_token_id
+    assert isinstance(eos, int)
+    return ExactEvaluation(
+        list_answers=task.list_answers,
+        token_of={letter: ids[0] for letter, ids in _alphabet_tokens(task, tokenizer).items()},
+        eos_token_id=eos,
+        pad_token_id=pad_token_id(ctx),
+        reference_moves=ctx.scoring.reference_sync.every_n_steps > 0,
+    )
+
+
+def _missing_for_exact(config: EvaluationConfig, ctx: TrainingLoopContext, task: Task) -> str | None:
+    """Why there can be no exact figures; None when there can."""
+    if not isinstance(task, EnumerableTask) or task.answer_alphabet is None:
+        return f"the answers of {task.name} problems cannot be listed"
+    most = max(task.count_answers(row["answer"]) for row in ctx.evaluation.rows)
+    if config.exact is ExactFigures.auto and most > MAX_EXACT_ANSWERS:
+        return (
+            f"a problem has {most} answers, more than the {MAX_EXACT_ANSWERS} that evaluation.exact=auto enumerates "
+            "(evaluation.exact=always enumerates any number)"
+        )
+    if not isinstance(ctx.runtime.tokenizer.eos_token_id, int):
+        return "the tokenizer has no end token to close an answer with"
+    split = [letter for letter, ids in _alphabet_tokens(task, ctx.runtime.tokenizer).items() if len(ids) != 1]
+    return f"{split} are not single tokens of this model's tokenizer" if split else None
+
+
+def _alphabet_tokens(task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    return {letter: prompt_token_ids(tokenizer, letter) for letter in task.answer_alphabet or ""}
+
+
+def _seeds(
+    config: EvaluationConfig, ctx: TrainingLoopContext, parts: EvaluationParts, sampling: GenerationSettings
+) -> SeedEvaluation:
+    seeds = config.seed_eval
+    _check_tag_is_readable(seeds, ctx.runtime.tokenizer)
+    held_out = {row["row_id"] for row in ctx.evaluation.rows}
+    rows = [row for row in parts.task.eval_rows if row.row_id in held_out]
+    try:
+        by_seed = [parts.render([tagged(row, seeds.template, seed) for row in rows]) for seed in range(seeds.num_seeds)]
+    except DataError as error:
+        raise ConfigError(f"evaluation.seed_eval.template={seeds.template}: with the tag, {error}") from error
+    too_long = sum(rendered.num_dropped for rendered in by_seed)
+    if too_long:
+        raise ConfigError(
+            f"evaluation.seed_eval.template={seeds.template}: {too_long} held-out prompts are longer than "
+            f"generation.max_prompt_len={ctx.generation.max_prompt_len} tokens with the tag; raise generation.max_prompt_len, "
+            "or shorten the tag"
+        )
+    for prompts in zip(*([row["prompt"] for row in rendered.rows] for rendered in by_seed), strict=True):
+        if len(set(prompts)) < seeds.num_seeds:
+            raise ConfigError(
+                f"evaluation.seed_eval.template={seeds.template}: the chat template leaves the prompt of a row the same under "
+                "different seeds, so that there is nothing to tell apart; choose another tag"
+            )
+    return SeedEvaluation(
+        rows_by_seed=[rendered.rows for rendered in by_seed],
+        generator=parts.make_generator(
+            replace(sampling, num_generations=seeds.samples_per_seed), config.seed, "evaluation/seeds"
+        ),
+        scorer=replace(
+            parts.scorer,
+            distribution=replace(
+                parts.scorer.distribution, temperature=sampling.gen_temperature, top_p=sampling.gen_top_p
+            ),
+            entropy=None,
+            pooling=seeds.pooling,
+            counters=type(parts.scorer.counters)(),
+        ),
+        pad_token_id=pad_token_id(ctx),
+    )
+
+
+def tagged(row: TaskRow, template: str, seed: int) -> TaskRow:
+    """The row with the seed's tag at the end of its last message; the chat template is applied after that."""
+    *before, last = row.messages
+    tag = template.replace(SEED_MARK, str(seed))
+    return replace(row, messages=[*before, {**last, "content": last["content"] + tag}])
+
+
+def _check_tag_is_readable(seeds: SeedEvaluationConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ConfigError where the tokenizer would read part of a tag as its unknown token."""
+    unknown: Any = tokenizer.unk_token_id
+    for seed in range(seeds.num_seeds):
+        tag = seeds.template.replace(SEED_MARK, str(seed))
+        if unknown is not None and unknown in prompt_token_ids(tokenizer, tag):
+            raise ConfigError(
+                f"evaluation.seed_eval.template={seeds.template}: this model's tokenizer does not know all characters of the "
+                f"tag {tag!r}; write the tag in characters that it knows, such as ' [seed={SEED_MARK}]'"
+            )
