@@ -9,6 +9,10 @@ from importlib import import_module
 COMMANDS = {
     "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
+    "doctor": (
+        "maxent_grpo.commands.doctor",
+        "say what is installed, what this machine has, and what stands in the way",
+    ),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
 }
 """Command to (module with a ``main`` that takes the remaining arguments, what it does)."""
