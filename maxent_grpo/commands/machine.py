@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -302,12 +301,10 @@ def _problems(found: Diagnosis) -> Iterator[Problem]:
 
 
 def missing(versions: dict[str, str | None]) -> Iterator[Problem]:
-    """Required packages that are not installed, and a Python that is too old."""
+    """Required packages that are not installed."""
     for package in REQUIRED:
         if versions.get(package) is None:
             yield Problem(f"{package} is not installed", f"pip install {package}", blocks=True)
-    if sys.version_info < (3, 11):
-        yield Problem(f"Python is {platform.python_version()}", "use 3.11 or newer", blocks=True)
 
 
 def too_many_threads(threads: object, cores: float | None) -> Iterator[Problem]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -55,6 +54,7 @@ from maxent_grpo.training.resume import Resume, config_tree, find_resume, regist
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
+from maxent_grpo.training.scoring.reference import ReferenceModel
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -85,6 +85,8 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
     """
+    if config.run.dry:
+        raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
     resume = find_resume(config)
     run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
     claim_state_file(config.controller.paths, run_dir)
@@ -103,10 +105,10 @@ def run_from_config(config: RootConfig, overrides: Sequence[str] = ()) -> RunRes
 
 
 def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> RunResult:
-    accelerator = _accelerator(config)
+    accelerator = make_accelerator(config)
     task = build_task(config.data)
     loaded = build_model(config.model)
-    train, held_out = _rows(config, task, loaded)
+    train, held_out = render_all(config, task, loaded)
     _warm_start(config, task, loaded, handles)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
@@ -118,7 +120,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None) -> 
         parts.controller.load_state_dict(read_state(config.controller.paths.resume_from))
         _check_taken_over(ctx, parts.controller)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    handles.write_note(startup_summary(config, _facts(config, accelerator, loaded, train, held_out)))
+    handles.write_note(startup_summary(config, facts(config, accelerator, loaded, train, held_out)))
     return run_training(ctx, resources, parts)
 
 
@@ -135,7 +137,12 @@ def _check_taken_over(ctx: TrainingLoopContext, controller: Controller) -> None:
         raise ConfigError(f"{state}its tau + beta is 0, where the weight exponent 1/(tau+beta) is undefined")
 
 
-def _accelerator(config: RootConfig) -> Accelerator:
+def make_accelerator(config: RootConfig) -> Accelerator:
+    """The device and processes of the run; seeds torch and sets its threads.
+
+    Raises:
+        ConfigError: `run.device` asks for a device that is not there.
+    """
     disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
@@ -149,7 +156,12 @@ def _accelerator(config: RootConfig) -> Accelerator:
     return accelerator
 
 
-def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
+def render_all(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
+    """The training and the held-out rows with their prompts rendered.
+
+    Raises:
+        DataError: too few are left to train on.
+    """
     render = partial(
         render_rows,
         tokenizer=loaded.tokenizer,
@@ -194,7 +206,7 @@ def _assemble(
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
     )
-    reference = _Reference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    reference = ReferenceModel(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
     sampler = EpochSampler(len(train.rows), seed=config.seed, shuffle=config.data.shuffle)
@@ -215,7 +227,7 @@ def _assemble(
         reference_model=reference.model,
         prompt_cache_get=cache,
     )
-    rewards = _rewards(config, task)
+    rewards = build_rewards(config, task)
     settings = LoopSettings(
         generation=generation,
         evaluation=evaluation_settings(config.evaluation, held_out.rows),
@@ -233,18 +245,6 @@ def _assemble(
         training_args=config_tree(config),
     )
     return ctx, _resources(config, ctx)
-
-
-class _Reference:
-    """The frozen reference: a copy of the policy as it starts, or nothing where no coefficient needs one."""
-
-    def __init__(self, policy: PreTrainedModel | None) -> None:
-        self.model = None if policy is None else deepcopy(policy).requires_grad_(False).eval()
-
-    def get(self) -> PreTrainedModel:
-        """The copy; asked for by scoring only."""
-        assert self.model is not None, "no coefficient pulls towards a reference, so none was kept"
-        return self.model
 
 
 def _resources(config: RootConfig, ctx: TrainingLoopContext) -> StepResources:
@@ -324,7 +324,8 @@ def _validation(config: RootConfig, ctx: TrainingLoopContext) -> ValidationConte
     )
 
 
-def _rewards(config: RootConfig, task: Task) -> RewardSpec:
+def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
+    """The reward terms with their weights."""
     reward = config.reward
     abstaining = frozenset(name for name, policy in reward.on_error.items() if policy is OnRewardError.abstain)
     return RewardSpec(build_terms(reward.terms, reward.functions, abstaining, task.grade), list(reward.terms.values()))
@@ -360,9 +361,10 @@ def _loop_parts(
     )
 
 
-def _facts(
+def facts(
     config: RootConfig, accelerator: Accelerator, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
 ) -> dict[str, object]:
+    """What only the run knows, for the start-up summary."""
     return {
         "train_rows": len(train.rows),
         "eval_rows": len(held_out.rows),

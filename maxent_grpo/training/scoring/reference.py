@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 
 import torch
 from torch import Tensor
@@ -14,6 +15,18 @@ from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
 from maxent_grpo.training.types.rewards import ReferenceLogprobs, ScoreBatch
 from maxent_grpo.training.types.runtime import ReferenceSync
 from maxent_grpo.training.types.weighting import WeightingSettings
+
+
+class ReferenceModel:
+    """The frozen reference: a copy of the policy as it starts, or nothing where no coefficient needs one."""
+
+    def __init__(self, policy: PreTrainedModel | None) -> None:
+        self.model = None if policy is None else deepcopy(policy).requires_grad_(False).eval()
+
+    def get(self) -> PreTrainedModel:
+        """The copy; asked for by scoring only."""
+        assert self.model is not None, "no coefficient pulls towards a reference, so none was kept"
+        return self.model
 
 
 def score_without_gradient(
