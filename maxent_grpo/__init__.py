@@ -39,7 +39,7 @@ def compose(*overrides: str) -> RootConfig:
 
 
 def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
-    """Train as configured, in this process.
+    """Train as configured, in this process; with `run.dry=true` only print what would be done.
 
     Args:
         config: overrides as on the command line, a configuration from ``compose``, or a configuration composed by Hydra.
@@ -63,6 +63,6 @@ def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
     else:
         overrides = with_run_overrides(config)
         checked = compose(*overrides)
-    from maxent_grpo.training.setup import run_from_config
+    from maxent_grpo.training.preview.run import start
 
-    return run_from_config(checked, overrides)
+    return start(checked, overrides)

@@ -16,6 +16,10 @@ COMMANDS = {
         "maxent_grpo.commands.explain",
         "a setting, option, group, preset or metric: meaning, value, who set it",
     ),
+    "doctor": (
+        "maxent_grpo.commands.doctor",
+        "say what is installed, what this machine has, and what stands in the way",
+    ),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
     "metrics-docs": ("maxent_grpo.commands.metrics_docs", "write docs/metrics.md from the table of metrics"),
 }

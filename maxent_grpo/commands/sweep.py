@@ -18,8 +18,10 @@ from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import OmegaConf
 
+from maxent_grpo.commands.dry import describe_jobs
 from maxent_grpo.config.compose import CONFIG_NAME, PRESETS, hydra_session, parse_override, with_search_path
 from maxent_grpo.config.load import compose_checked, load_config
+from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 
 
@@ -49,7 +51,7 @@ class SweepError(MaxentGrpoError):
 
 
 def run_sweep(overrides: list[str], job: TaskFunction, *, config_dir: str | None = None) -> list[JobReturn]:
-    """Run ``job`` on every combination of the overrides' comma-separated values.
+    """Run ``job`` on every combination of the overrides' comma-separated values; with `run.dry` only describe each.
 
     Raises:
         ConfigError: the sweep itself cannot be read: an override, or the one preset of all jobs.
@@ -68,15 +70,21 @@ def run_sweep(overrides: list[str], job: TaskFunction, *, config_dir: str | None
         swept = [parse_override(f"{path}={values}") for path, values in (master.hydra.sweeper.params or {}).items()]
         jobs = [list(combination) for combination in itertools.product(*map(_values, [*swept, *settings]))]
         failures: list[SweepFailure] = []
-        good = [each for each in jobs if _passes(each, for_hydra, config_dir, failures)]
-        folder = Path(master.hydra.sweep.dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(master, folder / "multirun.yaml")
-        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
-        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=master)
+        checked = [(each, _checked(each, for_hydra, config_dir, failures)) for each in jobs]
+        good = [each for each, config in checked if config is not None]
         named = [[*each, *_naming([*swept, *settings])] for each in good]
-        results = list(launcher.launch(named, initial_job_idx=0)) if named else []
-    failures += [failure for each, result in zip(good, results, strict=True) for failure in _raised(each, result)]
+        results: list[JobReturn] = []
+        if _all_dry([config for _, config in checked if config is not None]):
+            outcomes = describe_jobs(hydra, master, named)
+            failures += [SweepFailure(each, error) for each, error in zip(good, outcomes, strict=True) if error]
+        elif named:
+            folder = Path(master.hydra.sweep.dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            OmegaConf.save(master, folder / "multirun.yaml")
+            context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
+            launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=master)
+            results = list(launcher.launch(named, initial_job_idx=0))
+            failures += [bad for each, result in zip(good, results, strict=True) for bad in _raised(each, result)]
     if failures:
         raise SweepError(len(jobs), failures)
     return results
@@ -104,13 +112,23 @@ def _naming(settings: list[Override]) -> list[str]:
     return [f"hydra.job.config.override_dirname.exclude_keys={[*shared]}"]
 
 
-def _passes(job: list[str], for_hydra: list[str], config_dir: str | None, failures: list[SweepFailure]) -> bool:
+def _checked(
+    job: list[str], for_hydra: list[str], config_dir: str | None, failures: list[SweepFailure]
+) -> RootConfig | None:
+    """The job's configuration through the gates; None, and a failure, if it does not pass."""
     try:
-        load_config([*for_hydra, *job], config_dir=config_dir)
+        return load_config([*for_hydra, *job], config_dir=config_dir)
     except ConfigError as error:
         failures.append(SweepFailure(job, error))
-        return False
-    return True
+        return None
+
+
+def _all_dry(configs: list[RootConfig]) -> bool:
+    """Whether the jobs are only to be described; either all of them are or none is."""
+    dry = {config.run.dry for config in configs}
+    if len(dry) > 1:
+        raise ConfigError("run.dry: some jobs of this sweep would be described and others run; give it one value")
+    return dry == {True}
 
 
 def _raised(job: list[str], result: JobReturn) -> Iterator[SweepFailure]:

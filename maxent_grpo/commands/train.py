@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
 from maxent_grpo.config.compose import CONFIG_NAME, PRESETS
@@ -67,8 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
             return
         if args.cfg or args.info:
             compose_checked(overrides, config_dir=folder)
-        elif not own_mode:
-            load_config(overrides, config_dir=folder)
+        elif not own_mode and load_config(overrides, config_dir=folder).run.dry:
+            describe_run(overrides, config_dir=folder)
+            return
         _failures.clear()
         hydra_main()
         if _failures:
@@ -87,9 +89,9 @@ def hydra_main(config: DictConfig) -> None:
         checked = check(config)
         for sentence in warnings(checked):
             print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
-        from maxent_grpo.training.setup import run_from_config
+        from maxent_grpo.training.preview.run import start
 
-        run_from_config(checked, list(runtime.overrides.task))
+        start(checked, list(runtime.overrides.task))
     except EXPECTED as error:
         if runtime.mode == RunMode.MULTIRUN:
             raise

@@ -22,3 +22,5 @@ class RunConfig:
     """`auto` takes a GPU when there is one."""
     num_threads: int | None = None
     """CPU threads of torch; null leaves torch's own choice [threads]."""
+    dry: bool = False
+    """Only check everything and print the method, the batch arithmetic, token counts, a memory estimate and where the run would write; no weights are made and nothing is written."""

@@ -42,7 +42,8 @@ REDUCTION = {
 COEFFICIENT = {Reduction.token: "1/N_tok", Reduction.sequence: "1/(N_seq T_i)", Reduction.constant: "1/(N_seq T_max)"}
 
 
-def _section(title: str, rows: list[Row]) -> list[str]:
+def section(title: str, rows: list[Row]) -> list[str]:
+    """A heading with aligned rows of label and text beneath it."""
     width = max((len(label) for label, _ in rows), default=0)
     return [title, *(f"  {label:<{width}}  {value}".rstrip() for label, value in rows), ""]
 
@@ -212,11 +213,11 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     ]
     controller_rows = _controller_rows(config)
     lines = [
-        *_section(f"method: {options['scoring']}", _method_rows(config)),
-        *(_section(f"controller: {options['controller']}", controller_rows) if controller_rows else []),
-        *_section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
-        *_section(f"data: {options['data']}", data_rows),
-        *_section(f"run: model {options['model']}, seed {config.seed}", run_rows),
+        *section(f"method: {options['scoring']}", _method_rows(config)),
+        *(section(f"controller: {options['controller']}", controller_rows) if controller_rows else []),
+        *section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
+        *section(f"data: {options['data']}", data_rows),
+        *section(f"run: model {options['model']}, seed {config.seed}", run_rows),
     ]
     idle = inert_settings(config)
     if idle:

@@ -85,6 +85,8 @@ def run_from_config(
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
     """
+    if config.run.dry:
+        raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
     resume = find_resume(config)
     run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
     claim_state_file(config.controller.paths, run_dir)
@@ -105,10 +107,10 @@ def run_from_config(
 
 
 def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
-    accelerator = _accelerator(config)
+    accelerator = make_accelerator(config)
     task = build_task(config.data)
     loaded = build_model(config.model)
-    train, held_out = _rows(config, task, loaded)
+    train, held_out = render_all(config, task, loaded)
     _warm_start(config, task, loaded, handles)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
@@ -121,11 +123,16 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         has_reference = ctx.runtime.reference_model is not None
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    handles.write_note(startup_summary(config, _facts(config, accelerator, loaded, train, held_out)))
+    handles.write_note(startup_summary(config, facts(config, accelerator, loaded, train, held_out)))
     return run_training(ctx, resources, parts)
 
 
-def _accelerator(config: RootConfig) -> Accelerator:
+def make_accelerator(config: RootConfig) -> Accelerator:
+    """The device and processes of the run; seeds torch and sets its threads.
+
+    Raises:
+        ConfigError: `run.device` asks for a device that is not there.
+    """
     disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
@@ -139,7 +146,12 @@ def _accelerator(config: RootConfig) -> Accelerator:
     return accelerator
 
 
-def _rows(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
+def render_all(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
+    """The training and the held-out rows with their prompts rendered.
+
+    Raises:
+        DataError: too few are left to train on.
+    """
     render = _renderer(config, loaded)
     train, held_out = render(task.train_rows), render(task.eval_rows)
     if len(train.rows) < config.optimization.prompts_per_step:
@@ -211,7 +223,7 @@ def _assemble(
         reference_model=reference.model,
         prompt_cache_get=cache,
     )
-    rewards = _rewards(config, task)
+    rewards = build_rewards(config, task)
     settings = LoopSettings(
         generation=generation,
         evaluation=evaluation_settings(config.evaluation, held_out.rows),
@@ -298,7 +310,8 @@ def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, seed: int
     )
 
 
-def _rewards(config: RootConfig, task: Task) -> RewardSpec:
+def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
+    """The reward terms with their weights."""
     reward = config.reward
     abstaining = frozenset(name for name, policy in reward.on_error.items() if policy is OnRewardError.abstain)
     return RewardSpec(build_terms(reward.terms, reward.functions, abstaining, task.grade), list(reward.terms.values()))
@@ -333,9 +346,10 @@ def _loop_parts(
     )
 
 
-def _facts(
+def facts(
     config: RootConfig, accelerator: Accelerator, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
 ) -> dict[str, object]:
+    """What only the run knows, for the start-up summary."""
     return {
         "train_rows": len(train.rows),
         "eval_rows": len(held_out.rows),

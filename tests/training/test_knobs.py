@@ -24,6 +24,7 @@ from maxent_grpo.errors import ConfigError, RewardError
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
+from maxent_grpo.training.preview.run import start
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
@@ -40,6 +41,7 @@ ELSEWHERE = {
     "controller.paths.resume_from": "test_controllers_alone_can_continue_from_another_run",
     "reward.on_error": "test_a_failing_term_stops_the_run_or_abstains",
     "run.dir": "test_a_run_goes_into_its_folder",
+    "run.dry": "test_a_dry_run_leaves_nothing",
 }
 """Settings whose effect two plain runs do not show, and the test of this module that does."""
 
@@ -205,6 +207,13 @@ def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str
     assert [path.name for path in tmp_path.iterdir()] == ["of"]
     assert largest_weight_change(without(QUICK), seen) == 0
     same_training(without(QUICK), seen)
+
+
+def test_a_dry_run_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for dry, left in ((True, []), (False, ["run"])):
+        start(configured(tmp_path / "run", *QUICK, settings={"run.dry": dry}))
+        assert [path.name for path in tmp_path.iterdir()] == left
+        assert ("would write to" in capsys.readouterr().out) is dry
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

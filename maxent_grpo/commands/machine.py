@@ -1,0 +1,326 @@
+"""What `doctor` looks at: versions, cores, memory, disk, GPUs, speed, caches and optional programs. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from maxent_grpo.config.model import WarmStartConfig
+
+REQUIRED = ("torch", "transformers", "accelerate", "hydra-core", "omegaconf", "numpy", "safetensors", "tokenizers")
+OPTIONAL = {
+    "vllm": "sampling with vLLM",
+    "wandb": "logging to Weights & Biases",
+    "peft": "adapters",
+    "trl": "comparisons with TRL",
+}
+"""Package to what it would be for."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND")
+OUTPUTS = Path("outputs")
+GIB = 2**30
+MATRIX, LARGEST_MATRIX = 128, 4096
+"""Side of the square matrices that are multiplied, at first and at most."""
+SLOW_TYPE = 0.25
+"""Share of float32's speed below which bfloat16 saves memory only."""
+SECONDS = 1.0
+"""Time that one type's multiplication is measured for [s]."""
+MIN_DISK = 2 * GIB
+MIN_MEMORY = 2 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the way of a run, or of a fast one."""
+
+    what: str
+    remedy: str
+    blocks: bool = False
+    """Whether no run can be made before it is mended."""
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """Everything that was found, part by part; sizes in GiB unless a name says otherwise."""
+
+    versions: dict[str, str | None] = field(default_factory=dict)
+    optional: dict[str, str] = field(default_factory=dict)
+    cores: dict[str, float | int | None] = field(default_factory=dict)
+    memory_gib: dict[str, float | None] = field(default_factory=dict)
+    disk_gib: dict[str, float | str] = field(default_factory=dict)
+    gpus: dict[str, object] = field(default_factory=dict)
+    matmul_gflops: dict[str, float] = field(default_factory=dict)
+    threads: dict[str, str | int | None] = field(default_factory=dict)
+    caches: dict[str, str] = field(default_factory=dict)
+    services: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def diagnose(say: Callable[[str], None], seconds: float = SECONDS) -> Diagnosis:
+    """Look at everything; ``say`` is told what is being measured, ``seconds`` is the time for each measurement."""
+    found = Diagnosis(
+        versions=_versions(),
+        optional=_optional(),
+        cores=_cores(),
+        memory_gib=_memory(),
+        disk_gib=_disk(),
+        caches=_caches(),
+        services=_services(),
+    )
+    if found.versions["torch"] is not None:
+        found.gpus = _gpus()
+        found.threads = _threads()
+        for name in ("float32", "bfloat16"):
+            say(f"multiplying matrices of {name} for {seconds:g} s ...")
+            found.matmul_gflops[name] = matmul_gflops(name, seconds)
+    found.problems = list(_problems(found))
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> dict[str, str | None]:
+    own = {"python": platform.python_version(), "platform": platform.platform(), "maxent-grpo": _version("maxent-grpo")}
+    return own | {package: _version(package) for package in REQUIRED}
+
+
+def _optional() -> dict[str, str]:
+    return {package: _version(package) or f"not installed: pip install {package}" for package in OPTIONAL}
+
+
+def _cores() -> dict[str, float | int | None]:
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {"logical": os.cpu_count(), "affinity": affinity, "cgroup_limit": cpu_quota(Path("/sys/fs/cgroup"))}
+
+
+def usable_cores(cores: dict[str, float | int | None]) -> float | None:
+    """The fewest of what the machine has, what this process is bound to, and what its group may use."""
+    known = [value for value in cores.values() if value is not None]
+    return min(known) if known else None
+
+
+def own_groups(root: Path, membership: str, controller: str) -> list[Path]:
+    """Folders of the control groups that limit this process, from its own up to the root.
+
+    Args:
+        root: where the hierarchy is mounted.
+        membership: content of /proc/self/cgroup.
+        controller: `cpu` or `memory`; names the hierarchy under version 1, where each controller has its own.
+    """
+    for line in membership.splitlines():
+        number, names, path = line.split(":", 2)
+        base = root if number == "0" and not names else root / controller if controller in names.split(",") else None
+        if base is not None and base.is_dir():
+            own = base / path.lstrip("/")
+            return [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
+    return [root]
+
+
+def cpu_quota(root: Path, membership: str | None = None) -> float | None:
+    """Cores that the control groups of this process allow; None without a limit."""
+    limits: list[float] = []
+    for folder in own_groups(root, _membership() if membership is None else membership, "cpu"):
+        quota, period = None, None
+        both = _read(folder / "cpu.max")
+        if both is not None:
+            quota, period = both.split()
+        else:
+            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota not in (None, "max", "-1") and period:
+            limits.append(int(str(quota)) / int(period))
+    return min(limits, default=None)
+
+
+def memory_limit(root: Path, membership: str | None = None) -> int | None:
+    """Memory that the control groups of this process allow [bytes]; None without a limit."""
+    limits: list[int] = []
+    for folder in own_groups(root, _membership() if membership is None else membership, "memory"):
+        text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+        # version 1 writes a number next to 2^63 for no limit
+        if text is not None and text != "max" and int(text) < 2**60:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+def _membership() -> str:
+    return _read(Path("/proc/self/cgroup")) or ""
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _memory() -> dict[str, float | None]:
+    import psutil
+
+    memory, limit = psutil.virtual_memory(), memory_limit(Path("/sys/fs/cgroup"))
+    return {
+        "total": memory.total / GIB,
+        "available": memory.available / GIB,
+        "cgroup_limit": None if limit is None else limit / GIB,
+    }
+
+
+def _disk() -> dict[str, float | str]:
+    folder = OUTPUTS.absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    usage = shutil.disk_usage(existing)
+    return {
+        "folder": str(folder),
+        "free": usage.free / GIB,
+        "total": usage.total / GIB,
+        "writable": "yes" if os.access(existing, os.W_OK | os.X_OK) else "no",
+    }
+
+
+def _gpus() -> dict[str, object]:
+    import torch
+
+    seen: dict[str, object] = {"cuda_of_torch": torch.version.cuda, "found": torch.cuda.device_count()}
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        seen[f"gpu_{index}"] = f"{properties.name}, {properties.total_memory / GIB:.1f} GiB"
+    return seen
+
+
+def _threads() -> dict[str, str | int | None]:
+    import torch
+
+    counts: dict[str, str | int | None] = {
+        "torch": torch.get_num_threads(),
+        "torch_between_operations": torch.get_num_interop_threads(),
+    }
+    return counts | {name: os.environ.get(name) for name in THREAD_VARIABLES}
+
+
+def matmul_gflops(dtype: str, seconds: float) -> float:
+    """Multiplications and additions of square matrices per second [GFLOP/s], the best of rounds within ``seconds``.
+
+    The matrices start small and grow while a round is short: a type without instructions of its own is a thousand times
+    slower than others.
+    """
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    best, side, end = 0.0, MATRIX, time.perf_counter() + seconds
+    left = torch.ones((side, side), dtype=getattr(torch, dtype), device=device)
+    while best == 0.0 or time.perf_counter() < end:
+        started = time.perf_counter()
+        _ = left @ left
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken = time.perf_counter() - started
+        best = max(best, 2 * side**3 / taken / 1e9)
+        if taken < seconds / 100 and side < LARGEST_MATRIX:
+            side *= 2
+            left = torch.ones((side, side), dtype=left.dtype, device=device)
+    return best
+
+
+def _caches() -> dict[str, str]:
+    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folders = {"warm_starts": Path(WarmStartConfig().cache_dir), "hugging_face": hub}
+    return {name: _folder_size(folder) for name, folder in folders.items()}
+
+
+def _folder_size(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder}: not there yet"
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return f"{folder}: {sum(path.stat().st_size for path in files) / 2**20:,.1f} MiB in {len(files)} files"
+
+
+def _services() -> dict[str, str]:
+    browser = next((path for path in map(shutil.which, BROWSERS) if path), None)
+    return {"chromium": browser or "not found", "wandb": _wandb(), "vllm": _vllm()}
+
+
+def _wandb() -> str:
+    if _version("wandb") is None:
+        return "not installed"
+    # the key itself is neither kept nor shown
+    has_key = bool(os.environ.get("WANDB_API_KEY")) or _netrc_knows("api.wandb.ai")
+    mode = os.environ.get("WANDB_MODE")
+    told = f", WANDB_MODE={mode}" if mode in ("online", "offline", "disabled", "shared", "dryrun", "run") else ""
+    return f"installed, {'a key is present' if has_key else 'no key: runs would be kept offline'}{told}"
+
+
+def _netrc_knows(host: str) -> bool:
+    text = _read(Path(os.environ.get("NETRC") or Path.home() / ".netrc"))
+    return text is not None and host in text.split()
+
+
+def _vllm() -> str:
+    version = _version("vllm")
+    if version is None:
+        return "not installed"
+    wanted = [text for text in metadata.requires("vllm") or [] if text.replace(" ", "").startswith("torch==")]
+    have = _version("torch") or "none"
+    fits = any(text.replace(" ", "").partition(";")[0].endswith(f"=={have.partition('+')[0]}") for text in wanted)
+    match = "matches torch" if fits or not wanted else f"needs {wanted[0]}, and torch is {have}"
+    return f"{version}, {match}"
+
+
+def _problems(found: Diagnosis) -> Iterator[Problem]:
+    yield from missing(found.versions)
+    yield from too_many_threads(found.threads.get("torch"), usable_cores(found.cores))
+    yield from slow_bfloat16(found.matmul_gflops)
+    memory = min(size for name, size in found.memory_gib.items() if name != "total" and size is not None)
+    if memory * GIB < MIN_MEMORY:
+        yield Problem(
+            f"{memory:.1f} GiB of memory can be used and the default run takes about 1 GiB",
+            "close other programs, and see what a run takes with `python train.py run.dry=true`",
+        )
+    free = found.disk_gib["free"]
+    if isinstance(free, float) and free * GIB < MIN_DISK:
+        yield Problem(f"{free:.1f} GiB are free at {found.disk_gib['folder']}", "free some, or set run.dir elsewhere")
+    if found.disk_gib["writable"] == "no":
+        yield Problem(f"{found.disk_gib['folder']} is not writable", "set run.dir to a folder you can write to")
+    if found.services["chromium"] == "not found":
+        yield Problem("no Chromium is found, so the report's browser test is left out", "install chromium to run it")
+    if "needs" in found.services["vllm"]:
+        yield Problem(f"vllm {found.services['vllm']}", "install the two in versions that belong together")
+    if shutil.which("nvidia-smi") and not found.gpus.get("found"):
+        yield Problem(
+            "nvidia-smi is installed and torch sees no GPU", "install a torch built for CUDA, or look at the driver"
+        )
+
+
+def missing(versions: dict[str, str | None]) -> Iterator[Problem]:
+    """Required packages that are not installed."""
+    for package in REQUIRED:
+        if versions.get(package) is None:
+            yield Problem(f"{package} is not installed", f"pip install {package}", blocks=True)
+
+
+def too_many_threads(threads: object, cores: float | None) -> Iterator[Problem]:
+    """More threads than cores wait for each other instead of working."""
+    if isinstance(threads, int) and cores is not None and threads > max(1, cores):
+        number = max(1, int(cores))
+        yield Problem(
+            f"torch uses {threads} threads but the process may use {cores:g} {'core' if cores == 1 else 'cores'}",
+            f"set OMP_NUM_THREADS={number} or run.num_threads={number}",
+        )
+
+
+def slow_bfloat16(speeds: dict[str, float]) -> Iterator[Problem]:
+    """A processor without bfloat16 instructions computes it by way of float32."""
+    if speeds and speeds["bfloat16"] < SLOW_TYPE * speeds["float32"]:
+        yield Problem(
+            f"bfloat16 runs at {speeds['bfloat16']:,.1f} GFLOP/s here and float32 at {speeds['float32']:,.1f}",
+            "keep model.dtype=float32 on this machine",
+        )

@@ -1,0 +1,228 @@
+"""From a run's configuration to the sizes that its memory and token counts follow from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedModel
+
+from maxent_grpo.config.model import Attention
+from maxent_grpo.config.resolve import batch_plan, reference_source
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.models.warm_start import SLICE_ROWS
+from maxent_grpo.training.experience import needs_old_scores
+from maxent_grpo.training.memory import (
+    MemoryEstimate,
+    ModelShape,
+    Part,
+    Pass,
+    Phase,
+    ScoringPath,
+    draw_bytes,
+    optimizer_phase,
+    sampling_phase,
+    scoring_pass,
+    scoring_phase,
+    training_phases,
+)
+from maxent_grpo.training.settings import entropy_mode
+from maxent_grpo.training.types.choices import ReferenceSource
+from maxent_grpo.training.types.runtime import GenerationSettings, OptimizationSchedule, ScoringSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Demonstrations of the supervised stage: answers behind one prompt, and tokens of the longest."""
+
+    per_prompt: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is run: the settled settings, and the lengths of the prompts [tokens]."""
+
+    generation: GenerationSettings
+    scoring: ScoringSettings
+    schedule: OptimizationSchedule
+    train_lengths: Sequence[int]
+    eval_lengths: Sequence[int]
+    demonstrations: Answers | None
+    """None where no supervised stage comes first."""
+
+
+def model_shape(model: PreTrainedModel) -> ModelShape:
+    """The sizes of a model, which may be on the meta device; a part may be named otherwise in another architecture."""
+    config = model.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    hidden = int(config.hidden_size)
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
+    return ModelShape(
+        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or hidden // heads),
+        intermediate=int(getattr(config, "intermediate_size", None) or 4 * hidden),
+        vocab=int(head.shape[0]),
+        tied=head is embedding,
+        itemsize=next(model.parameters()).dtype.itemsize,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def parameter_counts(model: PreTrainedModel) -> dict[str, int]:
+    """Parameters of each kind of module; tied ones are counted once, as the embedding."""
+    kinds = ("embedding", "attention", "feed-forward", "norms and other", "output head")
+    counts: dict[str, int] = {kind: 0 for kind in kinds}  # noqa: C420 - fromkeys would narrow the keys' type
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    at_ends = {id(head.weight): "output head", id(embedding.weight): "embedding"}  # pyright: ignore
+    for name, parameter in model.named_parameters():
+        kind = "attention" if "attn" in name else "feed-forward" if "mlp" in name else "norms and other"
+        counts[at_ends.get(id(parameter), "norms and other" if "norm" in name else kind)] += parameter.numel()
+    return {name: count for name, count in counts.items() if count}
+
+
+def memory_estimate(
+    config: RootConfig, work: Workload, shape: ModelShape, *, process: int, on_gpu: bool, num_processes: int = 1
+) -> MemoryEstimate:
+    """The memory of one process of the run when every completion has its full length.
+
+    Args:
+        config: the checked settings.
+        work: what they come to.
+        shape: the model's.
+        process: memory of the program before it has a model [bytes]; not counted for a GPU.
+        on_gpu: whether tensors live on a GPU, whose allocator hands freed blocks on.
+        num_processes: processes that share each step.
+    """
+    path = _path(config, work)
+    persistent = [
+        Part("weights", shape.weights, shape.embedding),
+        Part("optimiser states", 2 * shape.weights, shape.embedding),
+    ]
+    has_reference = reference_source(config) is ReferenceSource.model
+    if has_reference:
+        persistent.append(Part("reference copy", shape.weights, shape.embedding))
+    slices, passes = _slice_passes(config, work, num_processes)
+    phases = [*_warm_start(config, work, shape, path)]
+    draw = draw_bytes(
+        shape, restricted=path.restricted, tempered=path.tempered,
+        nucleus=work.generation.gen_top_p < 1, counted=_counts_tokens(work.generation),
+    )  # fmt: skip
+    phases.append(_rollout(config, work, shape, draw, path.eager, num_processes))
+    if needs_old_scores(work.scoring, work.schedule):
+        phases.append(scoring_phase("scoring at rollout weights", shape, passes[0], path))
+    if has_reference:
+        phases.append(scoring_phase("reference scoring", shape, passes[0], replace(path, exact_entropy=False)))
+    phases += training_phases(shape, passes, path, more_slices=slices > 1)
+    phases.append(optimizer_phase(shape, lists=on_gpu))
+    if config.evaluation.enabled and work.eval_lengths:
+        phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
+    return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
+
+
+def _path(config: RootConfig, work: Workload) -> ScoringPath:
+    generation = work.generation
+    return ScoringPath(
+        eager=config.model.attention is Attention.eager,
+        checkpointing=config.model.gradient_checkpointing,
+        restricted=bool(
+            generation.allowed_token_ids is not None
+            or generation.gen_top_k
+            or generation.gen_top_p < 1
+            or generation.gen_min_p
+        ),
+        tempered=generation.gen_temperature != 1,
+        exact_entropy=entropy_mode(work.scoring) == "exact",
+        entropy_gradient=work.scoring.entropy_coef > 0,
+    )
+
+
+def _counts_tokens(generation: GenerationSettings) -> bool:
+    repetition = generation.gen_repetition_penalty
+    return bool(
+        generation.gen_presence_penalty
+        or generation.gen_frequency_penalty
+        or (repetition is not None and repetition != 1)
+    )
+
+
+def _loader_prompts(config: RootConfig, num_processes: int) -> int:
+    """Prompts of one process in one loader batch."""
+    schedule = config.optimization
+    return math.ceil(math.ceil(schedule.prompts_per_step / schedule.grad_accum_steps) / num_processes)
+
+
+def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tuple[int, list[Pass]]:
+    """Slices of one step of a process, and the forward passes of the largest one, the largest first."""
+    batching, group = config.scoring.batching, config.generation.num_generations
+    rows, longest = _loader_prompts(config, num_processes) * group, max(work.train_lengths)
+    completion = work.generation.max_completion_len
+    if batching.max_tokens > 0:
+        size = _rows_within(batching.max_tokens, group, longest, completion, rows)
+    else:
+        size = min(batching.score_slice or rows, rows)
+    num_slices = math.ceil(rows / size) * batch_plan(config, len(work.train_lengths)).loader_batches_per_step
+    chunk = min(batching.logprob_chunk_size or size, size)
+    sizes = [chunk] * (size // chunk) + ([size % chunk] if size % chunk else [])
+    shared = batching.share_prompts and not config.scoring.trl_reference_scoring
+    return num_slices, [
+        scoring_pass(part, group, min(work.train_lengths), longest, completion, shared) for part in sizes
+    ]
+
+
+def _rows_within(budget: int, group: int, prompt: int, completion: int, rows: int) -> int:
+    """Sequences of full length that a slice of ``budget`` tokens takes, at least one."""
+    size = tokens = 0
+    while size < rows:
+        tokens += completion + (prompt if size % group == 0 else 0)
+        if size and tokens > budget:
+            break
+        size += 1
+    return size
+
+
+def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int, int]:
+    """Prompts whose cache is held, and completions decoded, at one time."""
+    if batch_size <= 0:
+        return prompts, prompts * samples
+    held = min(prompts, max(1, batch_size // samples))
+    return held, min(batch_size, held * samples)
+
+
+def _rollout(
+    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+) -> Phase:
+    asked = _loader_prompts(config, num_processes)
+    prompts, sequences = _sampled_together(asked, config.generation.num_generations, work.generation.batch_size)
+    return sampling_phase(
+        "sampling", shape, prompts=prompts, sequences=sequences, prompt=max(work.train_lengths),
+        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+    )  # fmt: skip
+
+
+def _evaluation(
+    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+) -> Phase:
+    asked = min(config.evaluation.batch_size, math.ceil(len(work.eval_lengths) / num_processes))
+    prompts, sequences = _sampled_together(asked, config.evaluation.num_samples, work.generation.batch_size)
+    return sampling_phase(
+        "evaluation", shape, prompts=prompts, sequences=sequences, prompt=max(work.eval_lengths),
+        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+    )  # fmt: skip
+
+
+def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: ScoringPath) -> list[Phase]:
+    """The supervised stage: slices of a fixed number of rows, logits at every place; its optimiser is the run's in size."""
+    if work.demonstrations is None:
+        return []
+    settings = getattr(config.model, "warm_start")  # noqa: B009 - of the options that have such a stage
+    rows, answers = min(SLICE_ROWS, settings.batch_size), work.demonstrations
+    width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
+    one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)
+    plain = replace(path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False)
+    phases = training_phases(shape, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
+    return [replace(phase, name=phase.name.replace("training", "warm start")) for phase in phases]
