@@ -11,6 +11,7 @@ from maxent_grpo.config.controller import (
     FixedControllerConfig,
     KlControllerConfig,
 )
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -40,6 +41,7 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("controller", "entropy", EntropyControllerConfig),
     ("controller", "effective_size", EffectiveSizeControllerConfig),
     ("controller", "kl", KlControllerConfig),
+    ("controller", "meta", MetaControllerConfig),
     ("reward", "task", TaskRewardConfig),
     ("evaluation", "sampled", EvaluationConfig),
     ("logging", "files", LoggingConfig),
