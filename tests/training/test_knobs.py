@@ -25,6 +25,7 @@ from maxent_grpo.config.controller import (
     FixedControllerConfig,
     KlControllerConfig,
 )
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig
 from maxent_grpo.config.declared import settings
 from maxent_grpo.config.evaluation import EvaluationConfig
@@ -58,6 +59,7 @@ OTHER_OPTIONS: list[tuple[str, type]] = [
     ("controller", EntropyControllerConfig),
     ("controller", EffectiveSizeControllerConfig),
     ("controller", KlControllerConfig),
+    ("controller", MetaControllerConfig),
 ]
 """Options with settings that their group's option above does not have."""
 
