@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, controller_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
+from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
@@ -44,7 +45,7 @@ def warnings(config: RootConfig) -> list[str]:
             found.append(
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
-    return found + controller_warnings(config)
+    return found + controller_warnings(config) + meta_warnings(config)
 
 
 def _tiny_model(config: RootConfig) -> Iterator[str]:
@@ -182,6 +183,7 @@ def _reward_functions(config: RootConfig) -> Iterator[str]:
 RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *METHOD_RULES,
     *CONTROLLER_RULES,
+    meta_rules,
     _group_size,
     _greedy,
     _sampling,

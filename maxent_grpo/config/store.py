@@ -11,6 +11,7 @@ from maxent_grpo.config.controller import (
     FixedControllerConfig,
     KlControllerConfig,
 )
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -41,6 +42,7 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("controller", "entropy", EntropyControllerConfig),
     ("controller", "effective_size", EffectiveSizeControllerConfig),
     ("controller", "kl", KlControllerConfig),
+    ("controller", "meta", MetaControllerConfig),
     ("reward", "task", TaskRewardConfig),
     ("evaluation", "sampled", EvaluationConfig),
     ("logging", "files", LoggingConfig),

@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import reduce
 
 from maxent_grpo.config.controller import KL_BETA, EntropyControllerConfig, KlControllerConfig
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import has_unit_ratio, reference_source, resolve_score_mode
 from maxent_grpo.config.root import RootConfig
@@ -18,6 +19,7 @@ from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     KlLaw,
+    MetaMode,
     MismatchMode,
     NeutralGroups,
     ReferenceSource,
@@ -174,6 +176,13 @@ def _controller_rules(config: RootConfig) -> Iterator[Rule]:
         used = KL_LAW_SETTINGS[controller.law]
         unused = sorted({name for names in KL_LAW_SETTINGS.values() for name in names} - set(used))
         yield f"controller.law={controller.law} does not use it", [f"controller.{name}" for name in unused]
+    if isinstance(controller, MetaControllerConfig):
+        analytic = controller.mode is MetaMode.analytic
+        unused = ["num_prompts", "optimizer_jacobian"] if analytic else ["target_fraction", "target_kl"]
+        yield f"controller.mode={controller.mode} does not use it", [f"controller.{name}" for name in unused]
+        if not controller.adapt_beta:
+            only_beta = ["beta_min", "beta_max", *(["target_kl"] if analytic else [])]
+            yield "controller.adapt_beta is false", [f"controller.{name}" for name in only_beta]
 
 
 def _start_rules(config: RootConfig) -> Iterator[Rule]:

@@ -11,6 +11,7 @@ from maxent_grpo.config.controller import (
     EntropyControllerConfig,
     KlControllerConfig,
 )
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.resolve import (
     batch_plan,
     chosen_options,
@@ -21,7 +22,15 @@ from maxent_grpo.config.resolve import (
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.telemetry.inert import inert_settings
-from maxent_grpo.training.types.choices import AdvantageKind, KlTarget, RatioLevel, Reduction, ScoreMode, TargetSchedule
+from maxent_grpo.training.types.choices import (
+    AdvantageKind,
+    KlTarget,
+    MetaMode,
+    RatioLevel,
+    Reduction,
+    ScoreMode,
+    TargetSchedule,
+)
 from maxent_grpo.training.types.runtime import ClipSettings
 
 Row = tuple[str, str]
@@ -149,9 +158,24 @@ def _controller_rows(config: RootConfig) -> list[Row]:
         case KlControllerConfig():
             what = "token KL to the reference" if controller.target is KlTarget.kl_beta else "KL(w || pi_ref)"
             rows += [("target", f"mean {what} = {controller.target_kl:g} nats"), ("law", str(controller.law))]
+        case MetaControllerConfig():
+            rows += _meta_rows(controller)
         case _:
             pass
     return rows
+
+
+def _meta_rows(controller: MetaControllerConfig) -> list[Row]:
+    """The outer objective of a meta controller and how it is descended."""
+    objective = "minus the held-out reward after the update, differentiated through the update"
+    if controller.mode is MetaMode.analytic:
+        kl = f", mean KL(w || pi_ref) = {controller.target_kl:g} nats" if controller.adapt_beta else ""
+        objective = f"entropy of the target weights = log c + f (log n - log c), f = {controller.target_fraction:g}{kl}"
+    law = (
+        f"{controller.optimizer} in the logarithm at rate {controller.learning_rate:g}, every {controller.every_n_steps} steps, "
+        f"changes up to {controller.max_log_change:g}"
+    )
+    return [("target" if controller.mode is MetaMode.analytic else "minimises", objective), ("law", law)]
 
 
 def _fraction(controller: EntropyControllerConfig) -> str:

@@ -44,6 +44,8 @@ from maxent_grpo.training.evaluation.build import EvaluationParts, build_validat
 from maxent_grpo.training.experience import Experience, build_experience, pad_token_id
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import DataPosition, LoopParts, RunResult, SavePolicy, run_training
+from maxent_grpo.training.meta.build import install_meta
+from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
@@ -116,6 +118,10 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
+    install_meta(
+        config.controller, ctx, resources, parts.controller, rows=train.rows, seed=config.seed,
+        generator=_generator(ctx, ctx.generation, seed=config.seed, stream=META_STREAM),
+    )  # fmt: skip
     register_state(ctx, parts)
     if resume is not None:
         restore(ctx, parts, resume)

@@ -19,6 +19,7 @@ from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
 from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
 from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
@@ -100,11 +101,13 @@ def train_step(
         losses.append(loss)
         _measure(sums, scores, row_targets, experience, piece, scoring, method, step - 1 == experience.policy_version)
 
+    observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
         update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
     sums = sums.merged(accelerator)
     scores_by_group = row_scores.view(-1, experience.group_size)
     controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
+    apply_meta_gradients(ctx, step, clock)
     return StepReport(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics()
     )

@@ -114,6 +114,13 @@ def lasts(steps: int) -> Effect:
     return check
 
 
+def adapts(before: Seen, after: Seen) -> None:
+    """Another tau, but the first."""
+    first, second = before.series("controller/tau"), after.series("controller/tau")
+    assert first[0] == second[0]
+    assert first[-1] != second[-1]
+
+
 def names_best(before: Seen, after: Seen) -> None:
     """Another checkpoint is the best."""
     best = [(seen.run_dir / "checkpoints" / "best").read_text() for seen in (before, after)]
@@ -386,5 +393,27 @@ CONTROLLER = (
     ),
 )
 
-KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *RECORD)
+ANALYTIC = (
+    *("scoring=maxent", "scoring.weighting.tau=0.5", "controller=meta", "controller.min_groups=1"),
+    *("controller.every_n_steps=1", "controller.optimizer=sgd", "controller.learning_rate=0.1"),
+    "optimization.total_training_steps=3",
+)
+REWARD_GRADIENT = (
+    *(*ANALYTIC, "controller.mode=first_order", "controller.every_n_steps=10", "controller.num_prompts=6"),
+    *("controller.learning_rate=50", "optimization.total_training_steps=11", "optimization.learning_rate=0.002"),
+)
+
+META = (
+    Knob("controller.mode", "first_order", trains, (*REWARD_GRADIENT, "controller.mode=analytic")),
+    Knob("controller.every_n_steps", 2, trains, ANALYTIC),
+    Knob("controller.optimizer", "adam", trains, ANALYTIC),
+    Knob("controller.max_gradient", 0.01, trains, ANALYTIC),
+    Knob("controller.max_log_change", 0.01, trains, ANALYTIC),
+    Knob("controller.min_groups", 4, trains, ANALYTIC),
+    Knob("controller.adapt_beta", True, trains, (*ANALYTIC, "scoring.weighting.beta=0.2")),
+    Knob("controller.num_prompts", 3, adapts, REWARD_GRADIENT),
+    Knob("controller.optimizer_jacobian", "exact", adapts, REWARD_GRADIENT),
+)
+
+KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
 """Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""

@@ -19,16 +19,11 @@ API = documented()
 FACTORY = "<factory>"
 
 SEEDS = "filled by a method that weighs prompts by the entropy of their answers, which is not offered"
-META = "set by a controller that learns from an outer objective, which is not offered"
 SERVER = "describes a server of completions, which is not offered"
 UNREAD: dict[str, str] = {
     "GenerationSettings.use_vllm": SERVER,
     "GenerationSettings.vllm": SERVER,
     "GenerationSettings.vllm_mode": SERVER,
-    "LoopSettings.controller_objective": META,
-    "LoopSettings.controller_meta_manager": META,
-    "TrainingLoopContext.controller_objective": META,
-    "TrainingLoopContext.controller_meta_manager": META,
     "BatchDiagnostics.clip_ratio_region_mean": "equal to clip_ratio by definition, which policy/clip_ratio records",
     "LengthStats.min_terminated": "equal to min_length unless every completion was cut, and completion/clipped_ratio is 1",
     "ReferenceLogprobs.ref_token_mask": "equal to the experience's mask, which the step has at hand",
@@ -68,7 +63,7 @@ class ShortOnce(LocalGenerator):
 
 @pytest.fixture(scope="module")
 def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
-    """Three short runs: one with a retry, its continuation, and one of a listwise method."""
+    """Four short runs: one with a retry, its continuation, one of a listwise method, and one that adapts tau."""
     folder = tmp_path_factory.mktemp("alive")
     listwise = (
         "scoring=maxent_listwise",
@@ -86,6 +81,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
         )
         state = f"controller.paths.resume_from={folder / 'first' / 'controller_state.json'}"
         train(folder / "listwise", *listwise, *EVERYTHING, state)
+        train(folder / "meta", "scoring=maxent", "controller=meta", "controller.every_n_steps=1")
     assert metric_lines(folder / "first")[0]["generation/retry_rounds"] == 1
     assert any("eval/pass@1" in line for line in metric_lines(folder / "first"))
     return seen

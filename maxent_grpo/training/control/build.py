@@ -9,11 +9,13 @@ from maxent_grpo.config.controller import (
     FixedControllerConfig,
     KlControllerConfig,
 )
+from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.training.control.base import Controller, initial_values
 from maxent_grpo.training.control.effective_size import EffectiveSizeController
 from maxent_grpo.training.control.entropy import EntropyController
 from maxent_grpo.training.control.fixed import FixedController
 from maxent_grpo.training.control.kl import KlController
+from maxent_grpo.training.control.meta import MetaManager
 from maxent_grpo.training.types.runtime import ScoringSettings
 
 
@@ -27,6 +29,8 @@ def build_controller(config: ControllerConfig, scoring: ScoringSettings) -> Cont
             return EffectiveSizeController(config, values)
         case KlControllerConfig():
             return KlController(config, values)
+        case MetaControllerConfig():
+            return MetaManager(config, values)
         case FixedControllerConfig():
             return FixedController(values)
         case _:

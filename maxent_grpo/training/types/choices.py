@@ -158,3 +158,24 @@ class KlLaw(StrEnum):
     additive = "additive"
     halving = "halving"
     pi = "pi"
+
+
+class MetaMode(StrEnum):
+    """Outer objective of the meta controller."""
+
+    analytic = "analytic"
+    first_order = "first_order"
+
+
+class MetaOptimizer(StrEnum):
+    """Optimiser of the meta controller, in log tau and log beta."""
+
+    adam = "adam"
+    sgd = "sgd"
+
+
+class OptimizerJacobian(StrEnum):
+    """What of the policy's update follows the gradient when a meta-gradient is taken through it."""
+
+    frozen = "frozen"
+    exact = "exact"
