@@ -158,7 +158,7 @@ def undeclared(path: str, chosen: dict[str, type]) -> str | None:
     owners = options_with(path)
     if owners:
         return f"{path}: the chosen {path.split('.')[0]} option has no such setting; it belongs to {', '.join(owners)}"
-    guess = nearest(path)
+    guess = nearest(path, chosen)
     if guess is None:
         return f"{path}: no such setting; docs/config.md lists them all"
     return f"{path}: no such setting; did you mean {guess}?"
@@ -184,7 +184,7 @@ def _diagnose(overrides: list[str], folders: list[Path]) -> Composition:
 def _report(found: Composition, path: str, sentence: str | None, prefix: str = "") -> None:
     if sentence is not None:
         found.problems.append(f"{prefix}{sentence}")
-        found.unsettled |= {path, nearest(path) or path}
+        found.unsettled |= {path, nearest(path, chosen_kinds(found.config)) or path}
 
 
 def _sort(

@@ -36,7 +36,7 @@ class MetaControllerConfig(TauControllerConfig):
     """analytic: target K* of KL(w || pi_ref), mean over informative groups, that beta is moved to [nats]."""
     num_prompts: int = 16
     """first_order: training prompts outside the step that the updated policy answers, generation.num_generations times each, to estimate the gradient of its reward [prompts]."""
-    optimizer_jacobian: OptimizerJacobian = OptimizerJacobian.frozen
+    optimizer_jacobian: OptimizerJacobian = OptimizerJacobian.exact
     """first_order: `frozen` takes Adam's second moment and the clip factor as constants, `exact` differentiates through them as well."""
 
     def adapted(self) -> tuple[str, ...]:

@@ -104,12 +104,21 @@ def kind_at(path: str, chosen: dict[str, type]) -> Any | None:
     return kind
 
 
-@cache
-def nearest(path: str) -> str | None:
+CHOSEN_BONUS = 0.3
+"""What being at hand is worth in ``nearest``, beside a likeness between 0 and 2."""
+
+
+def nearest(path: str, chosen: dict[str, type] | None = None) -> str | None:
     """The declared path that a mistyped one most likely stands for.
 
     The last name weighs as much as the whole path, so that both a typo in the name and a missing group are recognised.
+    Of similar paths those that exist under the ``chosen`` options (group to dataclass) come first.
     """
+    return _nearest(path, tuple(sorted((chosen or {}).items(), key=lambda entry: entry[0])))
+
+
+@cache
+def _nearest(path: str, chosen: tuple[tuple[str, type], ...]) -> str | None:
     parts = path.split(".")
     for depth in range(1, len(parts)):
         if options_with(".".join(parts[:depth])):
@@ -123,7 +132,12 @@ def nearest(path: str) -> str | None:
     known = [candidate for candidate in declared_paths() if len(parts) == 1 or "." in candidate]
     scores = {candidate: likeness(candidate) for candidate in known}
     likely = [candidate for candidate in known if scores[candidate][0] >= 0.7]
-    return max(likely, key=lambda candidate: scores[candidate][1], default=None)
+
+    def rank(candidate: str) -> float:
+        at_hand = bool(chosen) and kind_at(candidate, dict(chosen)) is not None
+        return scores[candidate][1] + (CHOSEN_BONUS if at_hand else 0.0)
+
+    return max(likely, key=rank, default=None)
 
 
 def describe(kind: Any) -> str:

@@ -88,7 +88,8 @@ def _pass_gates(composition: Composition) -> RootConfig:
     problems, unsettled = composition.problems, composition.unsettled
     strangers = dict(_undeclared_keys(composition.config))
     problems += strangers.values()
-    unsettled |= {*strangers, *(nearest(path) or path for path in strangers)}
+    kinds = chosen_kinds(composition.config)
+    unsettled |= {*strangers, *(nearest(path, kinds) or path for path in strangers)}
     config = _declared_part(composition.config, set(strangers)) if strangers else composition.config
     root = _as_object(config, problems) if config else None
     if root is not None:

@@ -53,7 +53,7 @@ GROUPS: dict[str, MetricGroup] = {
     "data/": MetricGroup("Position in the training rows.", "training.metrics.step_metrics"),
     "eval/": MetricGroup(
         "Held-out measurement.",
-        "training.evaluate.evaluate",
+        "training.evaluation.evaluate.evaluate",
         "step 0, every evaluation.every_n_steps, the last step; with evaluation.enabled=true",
     ),
     "time/": MetricGroup("Where the time went; not reproduced by an equal run.", "training.clock.PhaseClock"),

@@ -412,7 +412,7 @@ META = (
     Knob("controller.min_groups", 4, trains, ANALYTIC),
     Knob("controller.adapt_beta", True, trains, (*ANALYTIC, "scoring.weighting.beta=0.2")),
     Knob("controller.num_prompts", 3, adapts, REWARD_GRADIENT),
-    Knob("controller.optimizer_jacobian", "exact", adapts, REWARD_GRADIENT),
+    Knob("controller.optimizer_jacobian", "frozen", adapts, REWARD_GRADIENT),
 )
 
 KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)

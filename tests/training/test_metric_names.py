@@ -17,6 +17,14 @@ from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, metric_entry, metric_group, metric_info
 
+MIXED_GROUPS = (
+    *only_reward("starts_with_red"),
+    "generation.num_generations=8",
+    "generation.max_completion_len=24",
+    "optimization.learning_rate=1e-5",
+)
+"""Groups whose completions end by themselves and earn different rewards, so that tau is measured."""
+
 RUNS: dict[str, tuple[str, ...]] = {
     "maxent in halves of a rollout: reward/rollout_*, reference/*, a moving ratio, a tail window, a reward-side bonus": (
         "scoring=maxent",
@@ -45,10 +53,9 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optimization.num_iterations=2",
         "evaluation.enabled=false",
     ),
-    "a term that abstains: reward/abstained, reward/term/*": (
+    "a term that abstains: reward/abstained, reward/term/*, eval/abstained": (
         "scoring=grpo",
         *only_reward("silent_on_green"),
-        "evaluation.enabled=false",
     ),
     "rewards that differ in some groups only: reward/equal_groups": (
         "scoring=dr_grpo",
@@ -56,9 +63,48 @@ RUNS: dict[str, tuple[str, ...]] = {
         "generation.num_generations=2",
         "evaluation.enabled=false",
     ),
-    "rewards without differences: optim/skipped": (
-        "scoring=dr_grpo",
+    "rewards without differences: optim/skipped, controller/skipped": (
+        "scoring=maxent",
+        "scoring.weighting.neutral_groups=skip",
+        "controller=effective_size",
+        "controller.target_size=2",
         *only_reward("half"),
+        "evaluation.enabled=false",
+    ),
+    "tau towards an entropy: controller/measured, smoothed, target, saturated; eval/seed/*": (
+        "scoring=maxent",
+        "controller=entropy",
+        "controller.warmup_steps=1",
+        "controller.tau_max=0.11",
+        "controller.learning_rate=5",
+        "controller.target_fraction=0.99",
+        *MIXED_GROUPS,
+        "optimization.total_training_steps=6",
+        "evaluation.seed_eval.enabled=true",
+        "evaluation.seed_eval.num_seeds=2",
+        "evaluation.seed_eval.samples_per_seed=2",
+    ),
+    "tau towards a group size that some groups cannot have: controller/infeasible": (
+        "scoring=maxent",
+        "controller=effective_size",
+        "controller.target_size=2.2",
+        "controller.tau_min=0.09",
+        *MIXED_GROUPS,
+        "optimization.total_training_steps=6",
+        "evaluation.enabled=false",
+    ),
+    "tau along held-out rewards: controller/tau_gradient, beta_gradient, outer_reward, limited": (
+        "scoring=maxent",
+        "scoring.weighting.beta=0.2",
+        "controller=meta",
+        "controller.mode=first_order",
+        "controller.adapt_beta=true",
+        "controller.every_n_steps=10",
+        "controller.min_groups=1",
+        "controller.num_prompts=4",
+        "controller.learning_rate=5",
+        *MIXED_GROUPS,
+        "optimization.total_training_steps=20",
         "evaluation.enabled=false",
     ),
 }

@@ -113,8 +113,9 @@ class TokenScorer:
     def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int) -> TokenScores:
         device = next(model.parameters()).device
         inputs = inputs.to(device)
-        kept_logits, hidden = model_outputs(model, inputs, with_hidden=self.pooling is not None)
-        logits = kept_logits[inputs.model_row, inputs.place]
+        logits, hidden = model_outputs(model, inputs, with_hidden=self.pooling is not None)
+        # under the same name, so that the logits of places that are not scored are freed here
+        logits = logits[inputs.model_row, inputs.place]
         log_probs = self.distribution.log_probs(logits, inputs.target_ids)
         logp = chosen_logp(log_probs, inputs.target_ids)
         num_rows = int(inputs.row.max()) + 1
