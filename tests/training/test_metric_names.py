@@ -18,7 +18,10 @@ from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, metric_entry, metric_group, metric_info
 
 MIXED_GROUPS = (
-    *only_reward("starts_with_red"),
+    "reward.terms.task=0.5",
+    "reward.terms.spread=0",
+    "+reward.terms.starts_with_red=1",
+    "+reward.functions.starts_with_red=support.graders:starts_with_red",
     "generation.num_generations=8",
     "generation.max_completion_len=24",
     "optimization.learning_rate=1e-5",
@@ -55,7 +58,11 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "a term that abstains: reward/abstained, reward/term/*, eval/abstained": (
         "scoring=grpo",
-        *only_reward("silent_on_green"),
+        "~reward.terms.task",
+        "~reward.terms.spread",
+        "~reward.functions.spread",
+        "+reward.terms.silent_on_green=1",
+        "+reward.functions.silent_on_green=support.graders:silent_on_green",
     ),
     "rewards that differ in some groups only: reward/equal_groups": (
         "scoring=dr_grpo",
@@ -88,7 +95,8 @@ RUNS: dict[str, tuple[str, ...]] = {
         "scoring=maxent",
         "controller=effective_size",
         "controller.target_size=2.2",
-        "controller.tau_min=0.09",
+        "controller.tau_min=0.4",
+        "scoring.weighting.tau=0.5",
         *MIXED_GROUPS,
         "optimization.total_training_steps=6",
         "evaluation.enabled=false",
