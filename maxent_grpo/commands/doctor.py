@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 
@@ -21,6 +22,8 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output, for programs")
     options = parser.parse_args(arguments)
+    # as a run sets it, read when torch loads: threads that spin at a barrier would measure the other programs here
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     found = diagnose(say=lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
         print(json.dumps(asdict(found), indent=1))

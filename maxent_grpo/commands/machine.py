@@ -64,6 +64,7 @@ class Diagnosis:
 
 def diagnose(say: Callable[[str], None], seconds: float = SECONDS) -> Diagnosis:
     """Look at everything; ``say`` is told what is being measured, ``seconds`` is the time for each measurement."""
+    busy = busy_cores()
     found = Diagnosis(
         versions=_versions(),
         optional=_optional(),
@@ -79,7 +80,7 @@ def diagnose(say: Callable[[str], None], seconds: float = SECONDS) -> Diagnosis:
         for name in ("float32", "bfloat16"):
             say(f"multiplying matrices of {name} for {seconds:g} s ...")
             found.matmul_gflops[name] = matmul_gflops(name, seconds)
-    found.problems = list(_problems(found))
+    found.problems = [*_problems(found), *others_at_work(busy, usable_cores(found.cores))]
     return found
 
 
@@ -205,6 +206,20 @@ def _threads() -> dict[str, str | int | None]:
         "torch_between_operations": torch.get_num_interop_threads(),
     }
     return counts | {name: os.environ.get(name) for name in THREAD_VARIABLES}
+
+
+def busy_cores() -> float | None:
+    """Processes that ran or waited for a core in the last minute, on average; None where the system does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def others_at_work(busy: float | None, cores: float | None) -> Iterator[Problem]:
+    """A remark where other programs took part of the cores that the measurements need."""
+    if busy is not None and cores is not None and busy > cores / 2:
+        yield Problem(
+            f"other programs kept {busy:.1f} of {cores:g} cores busy in the last minute, so the speeds above are too low",
+            "measure again when they have ended",
+        )
 
 
 def matmul_gflops(dtype: str, seconds: float) -> float:

@@ -17,6 +17,7 @@ from maxent_grpo.commands.machine import (
     cpu_quota,
     memory_limit,
     missing,
+    others_at_work,
     slow_bfloat16,
     too_many_threads,
     usable_cores,
@@ -125,3 +126,6 @@ def test_what_stands_in_the_way_is_said_with_what_to_do() -> None:
     [slow] = slow_bfloat16({"float32": 100.0, "bfloat16": 0.5})
     assert slow.what == "bfloat16 runs at 0.5 GFLOP/s here and float32 at 100.0"
     assert list(slow_bfloat16({"float32": 100.0, "bfloat16": 60.0})) == []
+    [busy] = others_at_work(3.2, 4)
+    assert busy.what == "other programs kept 3.2 of 4 cores busy in the last minute, so the speeds above are too low"
+    assert [*others_at_work(0.4, 4), *others_at_work(None, 4), *others_at_work(1.0, None)] == []

@@ -50,7 +50,11 @@ def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[
     evaluations = evaluation_steps(config, work, first_step)
     if evaluations:
         mean_held_out = sum(work.eval_lengths) / len(work.eval_lengths)
-        evaluated = _tokens(len(work.eval_lengths), mean_held_out, config.evaluation.num_samples, limit)
+        samples = _samples_of_an_evaluation(config)
+        evaluated = (
+            len(samples) * len(work.eval_lengths) * mean_held_out,
+            float(len(work.eval_lengths) * sum(samples) * limit),
+        )
         rows.append(("an evaluation", _at_most(*evaluated)))
         totals[2] = len(evaluations) * sum(evaluated)
     rows.append(
@@ -61,6 +65,14 @@ def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[
         )
     )
     return rows
+
+
+def _samples_of_an_evaluation(config: RootConfig) -> list[int]:
+    """Completions of a held-out prompt in each pass over them: sampled, greedy, and under each seed tag."""
+    evaluation = config.evaluation
+    seeds = evaluation.seed_eval
+    tagged = [seeds.samples_per_seed] * seeds.num_seeds if seeds.enabled else []
+    return [evaluation.num_samples, *([1] if evaluation.greedy else []), *tagged]
 
 
 def _lengths(lengths: Sequence[int]) -> str:

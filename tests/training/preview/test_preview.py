@@ -57,8 +57,8 @@ def test_counts_are_those_of_the_run(tmp_path: Path) -> None:
     )
     assert value(text, "a rollout") == "56 of prompts + at most 128 of completions"
     assert value(text, "a training step") == "28 of prompts + at most 64 of completions"
-    assert value(text, "an evaluation") == "28 of prompts + at most 128 of completions"
-    assert value(text, "the whole run") == "at most 1,636: sampled 552, trained 460, evaluated 624"
+    assert value(text, "an evaluation") == "56 of prompts + at most 144 of completions"
+    assert value(text, "the whole run") == "at most 1,812: sampled 552, trained 460, evaluated 800"
     assert value(text, "steps") == "5"
     assert value(text, "evaluations") == "4, at steps 0, 2, 4, 5"
     assert value(text, "checkpoints").startswith("3, of which 2 kept; ")
