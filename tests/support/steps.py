@@ -14,19 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxent_grpo.config.scoring import (
-    DrGrpoScoringConfig,
-    GrpoScoringConfig,
-    MaxEntListwiseScoringConfig,
-    MaxEntScoringConfig,
-    ScoringConfig,
-)
+from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.config.store import OPTIONS as STORE
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.reduction import StepCounts
+from maxent_grpo.objective.shaping import NO_KEY
 from maxent_grpo.objective.weights import utility_log_q
+from maxent_grpo.training.credit_rules import GroupFacts
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.method import Method, resolve_method
-from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.types.choices import ScoreMode
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
@@ -41,12 +38,7 @@ from maxent_grpo.training.types.rewards import (
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 from maxent_grpo.training.types.weighting import ControllerValues, WeightingSettings
 
-OPTIONS: dict[str, type[ScoringConfig]] = {
-    "grpo": GrpoScoringConfig,
-    "dr_grpo": DrGrpoScoringConfig,
-    "maxent": MaxEntScoringConfig,
-    "maxent_listwise": MaxEntListwiseScoringConfig,
-}
+OPTIONS: dict[str, type[ScoringConfig]] = {name: node for group, name, node in STORE if group == "scoring"}
 
 
 def scoring_settings(config: ScoringConfig) -> ScoringSettings:
@@ -74,6 +66,7 @@ class Step:
     reference_logp: Tensor
     sampled_logp: Tensor
     entropy: Tensor
+    keys: Tensor
 
     @property
     def counts(self) -> StepCounts:
@@ -129,14 +122,18 @@ def random_step(
         reference_logp=logp + 0.5 * normal(rows, num_tokens),
         sampled_logp=logp + drift * normal(rows, num_tokens),
         entropy=normal(rows, num_tokens).abs(),
+        keys=torch.randint(-1, 3, (num_prompts, group), generator=generator),
     )
 
 
 def reward_computation(step: Step, method: Method, weighting: WeightingSettings) -> RewardComputation:
     """Credit of the step as the types carry it: advantages and q by group."""
-    utilities, valid = step.utilities, step.valid
-    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(utilities, valid)
-    log_q = utility_log_q(utilities, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
+    utilities, valid, facts = step.utilities, step.valid, group_facts(step, weighting)
+    shaped = utilities if method.shape is None else method.shape(utilities, facts)
+    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(shaped, facts)
+    if method.row_weights is not None:
+        advantages = advantages * method.row_weights(advantages, facts)
+    log_q = utility_log_q(shaped, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
     q = log_q.exp()
     known = utilities[valid]
     size = utilities.numel()
@@ -149,7 +146,22 @@ def reward_computation(step: Step, method: Method, weighting: WeightingSettings)
         moments=RewardMoments(float(known.mean()), float(known.std(correction=0)))
         if len(known)
         else RewardMoments(0, 0),
+        shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
     )
+
+
+def group_facts(step: Step, weighting: WeightingSettings) -> GroupFacts:
+    """What the credit rules may look at."""
+    lengths = step.lengths.view_as(step.valid)
+    total = sequence_sum(step.sampled_logp, step.mask).view_as(step.utilities)
+    right = step.utilities >= weighting.right_threshold
+    return GroupFacts(step.valid, lengths, lengths, step.keys, right, total / lengths.clamp(min=1))
+
+
+def plain_facts(valid: Tensor) -> GroupFacts:
+    """Facts of completions of which nothing is known but whether they count: one token each, answers all different."""
+    ones, keys = torch.ones_like(valid, dtype=torch.long), torch.full_like(valid, NO_KEY, dtype=torch.long)
+    return GroupFacts(valid, ones, ones, keys, valid, None)
 
 
 def reference_scores(step: Step, weighting: WeightingSettings, score_mode: ScoreMode) -> ReferenceLogprobs:
@@ -163,18 +175,22 @@ def reference_scores(step: Step, weighting: WeightingSettings, score_mode: Score
 def targets_of(step: Step, method: Method, weighting: WeightingSettings, score_mode: ScoreMode) -> SequenceTargets:
     """Advantages and weights of every group, with tau and beta as the settings give them."""
     rewards, reference = reward_computation(step, method, weighting), reference_scores(step, weighting, score_mode)
-    evidence = group_evidence(rewards, step.valid, step.complete, reference, weighting)
+    sampled = sequence_sum(step.sampled_logp, step.mask)
+    behaviour = sequence_score(sampled, step.lengths, mode=score_mode, score_length=weighting.score_length)
+    evidence = group_evidence(
+        rewards, step.valid, step.complete, reference, weighting, behaviour.double().view_as(step.utilities)
+    )
     values = ControllerValues(tau=weighting.tau, beta=weighting.beta, kl_beta=0.0)
-    return sequence_targets(rewards, evidence, weighting, values)
+    return sequence_targets(rewards, evidence, weighting, values, soft=method.soft)
 
 
 def slice_targets(
-    step: Step, targets: SequenceTargets, weighting: WeightingSettings, score_mode: ScoreMode
+    step: Step, method: Method, targets: SequenceTargets, weighting: WeightingSettings, score_mode: ScoreMode
 ) -> SliceTargets:
     """The targets of all rows, with the listwise value and slope of whole groups spread over their rows."""
     group = targets.group_size
     totals = sequence_sum(step.logp, step.mask)
-    term = listwise_term(targets, group_scores(totals, step.lengths, weighting, score_mode, group))
+    term = method.group_loss(targets, group_scores(totals, step.lengths, weighting, score_mode, group))
     taken = targets.listwise_valid
     share = taken.double() / taken.sum(dim=-1, keepdim=True).clamp(min=1)
     dtype = step.logp.dtype
@@ -238,7 +254,7 @@ def run_step(
     method = resolve_method(settings, score_mode=score_mode, max_completion_len=max_completion_len)
     if targets is None:
         whole = targets_of(step, method, settings.weighting, score_mode)
-        targets = slice_targets(step, whole, settings.weighting, score_mode)
+        targets = slice_targets(step, method, whole, settings.weighting, score_mode)
     logp = step.logp.clone().requires_grad_()
     total, parts = torch.zeros((), dtype=step.logp.dtype), []
     edges = [0, *cuts, len(step.logp)]

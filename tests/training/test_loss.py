@@ -226,9 +226,8 @@ def test_at_ratio_one_every_clip_has_bitwise_the_gradient_of_the_plain_policy_gr
     on_policy = dataclasses.replace(step, old_logp=step.logp)
     base = settings_for(name)
     method = resolve_method(base, score_mode=ScoreMode.sum, max_completion_len=8)
-    targets = slice_targets(
-        step, targets_of(step, method, base.weighting, ScoreMode.sum), base.weighting, ScoreMode.sum
-    )
+    whole = targets_of(step, method, base.weighting, ScoreMode.sum)
+    targets = slice_targets(step, method, whole, base.weighting, ScoreMode.sum)
     per_row = method.coefficients(step.lengths, step.counts)
     expected = torch.where(step.mask, -(targets.advantages * per_row).unsqueeze(-1), 0.0)
     clips = [(False, 0.2, None, None), (True, 0.2, None, None), (True, 3e-4, 4e-4, None), (True, 0.2, 0.28, 4.0)]
@@ -254,10 +253,10 @@ def test_no_gradient_reaches_advantages_weights_reference_or_behaviour(name: str
     )
     settings.clipping = dataclasses.replace(settings.clipping, use_clip_objective=clip)
     method = resolve_method(settings, score_mode=ScoreMode.sum, max_completion_len=8)
-    plain = slice_targets(
-        step, targets_of(step, method, settings.weighting, ScoreMode.sum), settings.weighting, ScoreMode.sum
-    )
-    fixed = {field.name: getattr(plain, field.name).requires_grad_() for field in dataclasses.fields(plain)}
+    whole = targets_of(step, method, settings.weighting, ScoreMode.sum)
+    plain = slice_targets(step, method, whole, settings.weighting, ScoreMode.sum)
+    tensors = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    fixed = {name: value.requires_grad_() for name, value in tensors.items() if value is not None}
     logp = step.logp.clone().requires_grad_()
     old = step.old_logp.clone().requires_grad_()
     scores = scores_of(step, logp, slice(0, 16))

@@ -362,6 +362,8 @@ class StepResources:
     method: Method | None = None
     scorer: TokenScorer | None = None
     reference_scorer: TokenScorer | None = None
+    seed: int = 0
+    """The run's seed, for choices that a step makes at random."""
 
 
 @dataclass(slots=True)
