@@ -52,13 +52,24 @@ def clipped_covariance_tokens(
 
 
 def largest_covariance_tokens(
-    covariance: Float[Tensor, "sequences tokens"], mask: Bool[Tensor, "sequences tokens"], *, number: int
+    covariance: Float[Tensor, "sequences tokens"],
+    mask: Bool[Tensor, "sequences tokens"],
+    priority: Float[Tensor, "sequences tokens"],
+    *,
+    number: int,
 ) -> Bool[Tensor, "sequences tokens"]:
     """The ``number`` trained tokens with the largest covariance, which are held near the behaviour policy.
 
-    Source: KL-Cov, arXiv 2505.22617. Ties at the boundary are broken by position.
+    Source: KL-Cov, arXiv 2505.22617. Of equal covariances the smaller ``priority`` comes first, so that the choice does
+    not depend on the order of the rows; where no group carries a signal all covariances are 0.
     """
-    return _first((-covariance).masked_fill(~mask, torch.inf), mask, number)
+    by_priority = torch.argsort(priority.flatten(), stable=True)
+    ordered = _first(
+        (-covariance).masked_fill(~mask, torch.inf).flatten()[by_priority], mask.flatten()[by_priority], number
+    )
+    chosen = torch.zeros_like(ordered)
+    chosen[by_priority] = ordered
+    return chosen.view_as(mask)
 
 
 def entropy_threshold(
@@ -86,8 +97,8 @@ def high_entropy_tokens(
 
 
 def _first(
-    order: Float[Tensor, "sequences tokens"], candidates: Bool[Tensor, "sequences tokens"], number: int
-) -> Bool[Tensor, "sequences tokens"]:
+    order: Float[Tensor, "*tokens"], candidates: Bool[Tensor, "*tokens"], number: int
+) -> Bool[Tensor, "*tokens"]:
     """The ``number`` candidates that come first in the order; ties by position."""
     chosen = torch.zeros_like(candidates).flatten()
     ranked = torch.argsort(order.flatten(), stable=True)[: min(number, int(candidates.sum()))]

@@ -96,12 +96,15 @@ def _picked(settings: TokenSelectionSettings, clip: ClipSettings, tokens: StepTo
     covariance = token_covariance(tokens.logp, tokens.advantages, everything)
     number = num_selected(everything, settings.share)
     if settings.kind is TokenSelection.kl_cov:
-        return largest_covariance_tokens(covariance, everything, number=number)
-    ratio = log_ratio(tokens.logp, tokens.old_logp, everything).exp()
-    stopped = clipped_tokens(ratio, tokens.advantages, everything, low=clip.clip_range, high=upper_clip(clip))
+        return largest_covariance_tokens(covariance, everything, tokens.priority, number=number)
+    eligible = everything
+    if clip.use_clip_objective:
+        ratio = log_ratio(tokens.logp, tokens.old_logp, everything).exp()
+        stopped = clipped_tokens(ratio, tokens.advantages, everything, low=clip.clip_range, high=upper_clip(clip))
+        eligible = ~(stopped.low | stopped.high)
     return clipped_covariance_tokens(
         covariance,
-        everything & ~(stopped.low | stopped.high),
+        eligible,
         tokens.priority,
         number=number,
         low=settings.covariance_low,

@@ -17,6 +17,7 @@ from maxent_grpo.objective.token_selection import (
 LOGP = [[-0.1, -2.0, -0.3], [-1.2, -0.05, -3.0]]
 ADVANTAGE = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
 ALL = torch.ones(2, 3, dtype=torch.bool)
+PRIORITY = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.4, 0.5]], dtype=torch.float64)
 
 
 def covariance(dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -29,7 +30,7 @@ def test_the_covariance_matches_the_worked_example(dtype: torch.dtype) -> None:
 
 
 def test_the_largest_covariance_belongs_to_a_rare_token_of_a_bad_completion() -> None:
-    chosen = largest_covariance_tokens(covariance(), ALL, number=num_selected(ALL, 0.2))
+    chosen = largest_covariance_tokens(covariance(), ALL, PRIORITY, number=num_selected(ALL, 0.2))
     assert chosen.flatten().nonzero().flatten().tolist() == [golden("cov.klcov_top1_index_ratio0.2")]
 
 
@@ -41,7 +42,12 @@ def test_padding_takes_no_part_whatever_stands_there() -> None:
     found = token_covariance(wide_logp, wide_advantage, wide_mask)
     assert_equals(found[:, :3], covariance())
     assert not found[:, 3:].any()
-    assert not largest_covariance_tokens(found, wide_mask, number=100)[:, 3:].any()
+    wide_priority = torch.cat([PRIORITY, poison], dim=1)
+    held = largest_covariance_tokens(found, wide_mask, wide_priority, number=100)
+    assert torch.equal(held, wide_mask)
+    assert torch.equal(
+        largest_covariance_tokens(found, wide_mask, wide_priority, number=1)[:, :3], covariance() == covariance().max()
+    )
     assert not high_entropy_tokens(wide_logp, wide_mask, quantile=0.0)[:, 3:].any()
 
 
@@ -51,7 +57,7 @@ def test_the_number_of_tokens_is_a_share_rounded_down_but_at_least_one() -> None
 
 def test_left_out_tokens_lie_inside_the_bounds_and_are_the_smallest_priorities() -> None:
     values = covariance()
-    priority = torch.tensor([[0.9, 0.1, 0.2], [0.3, 0.4, 0.5]], dtype=torch.float64)
+    priority = PRIORITY
     inside = (values > 0.05) & (values < 1.5)
     one = clipped_covariance_tokens(values, ALL, priority, number=1, low=0.05, high=1.5)
     assert one.sum() == 1
@@ -71,6 +77,13 @@ def test_the_choice_moves_with_the_rows() -> None:
     )
     again = clipped_covariance_tokens(moved, ALL, priority[order], number=2, low=-9.0, high=9.0)
     assert torch.equal(again, chosen[order])
+
+
+def test_equal_covariances_are_held_by_priority_and_so_move_with_the_rows() -> None:
+    nothing = torch.zeros(2, 3, dtype=torch.float64)
+    chosen = largest_covariance_tokens(nothing, ALL, PRIORITY, number=2)
+    assert chosen.tolist() == [[False, True, True], [False, False, False]]
+    assert torch.equal(largest_covariance_tokens(nothing, ALL, PRIORITY.flip(0), number=2), chosen.flip(0))
 
 
 def test_the_threshold_and_its_tokens_match_the_worked_example() -> None:
