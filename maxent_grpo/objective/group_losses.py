@@ -39,10 +39,12 @@ def importance_likelihood(
     """Weighted log-likelihood with self-normalised importance weights: L = -sum v_i s_i, v proportional to w_i / mu(y_i).
 
     mu is the behaviour policy, log mu its sequence score. The forward-KL projection on the target
-    exp(r / T) pi_ref^(beta/kappa), with a bias of order 1/n from the normalisation over the group.
+    exp(r / T) pi_ref^(beta/kappa), with a bias of order 1/n from the normalisation over the group. A single completion
+    has v = 1 whatever its reward: value and slope are then 0, as in every other group loss.
     """
+    part = valid & (valid.sum(dim=-1, keepdim=True) >= 2)
     corrected = masked_log_softmax(log_weights.masked_fill(~valid, 0.0) - behaviour_scores, valid)
-    return _linear(-torch.where(valid, corrected.exp(), torch.zeros_like(corrected)), scores, valid)
+    return _linear(-torch.where(part, corrected.exp(), torch.zeros_like(corrected)), scores, valid)
 
 
 def conditional_cross_entropy(

@@ -189,6 +189,14 @@ def test_the_weighted_likelihood_alone_is_not_stationary_there() -> None:
     assert float(drift.abs().max()) > 1e-3
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_single_completion_is_left_alone(name: str) -> None:
+    lonely = Group(*(torch.tensor([[value]], dtype=torch.float64) for value in (1.0, -2.0, -3.0)))
+    term = LOSSES[name](lonely, lonely.scores, everything_valid(lonely.scores))
+    assert not term.coefficient.any()
+    assert not term.value.any()
+
+
 def test_importance_weights_undo_the_sampler() -> None:
     """As the group grows, the self-normalised slope tends to minus the target itself."""
     generator = torch.Generator().manual_seed(0)
