@@ -47,12 +47,14 @@ def resolve_score_mode(mode: ScoreMode, max_completion_len: int) -> ScoreMode:
 def needs_reference(config: RootConfig) -> bool:
     """Whether a coefficient pulls towards the reference, now or once a controller has moved it.
 
-    The listwise beta counts only while the listwise term is on.
+    The listwise beta counts only while the listwise term is on, or where the advantages are those of the reward that it
+    regularises.
     """
     scoring, adapted = config.scoring, config.controller.adapted()
     if scoring.kl_beta > 0 or KL_BETA in adapted:
         return True
-    return scoring.weighting.listwise_coef > 0 and (scoring.weighting.beta > 0 or BETA in adapted)
+    tilted = scoring.weighting.listwise_coef > 0 or scoring.advantage is AdvantageKind.soft
+    return tilted and (scoring.weighting.beta > 0 or BETA in adapted)
 
 
 def reference_source(config: RootConfig) -> ReferenceSource:
