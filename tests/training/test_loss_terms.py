@@ -183,8 +183,10 @@ def test_the_mismatch_correction_weights_the_policy_term_and_not_the_kl_term(mod
     corrected = run_step(step, settings_for("dr_grpo", mismatch=MismatchSettings(mode, 1.2, 0.8), **options))
     bypass = run_step(step, settings_for("dr_grpo", mismatch=MismatchSettings(MismatchMode.bypass), **options))
     gap = torch.where(step.mask, step.old_logp - step.sampled_logp, 0.0)
-    w = (gap.sum(dim=-1, keepdim=True) if mode.startswith("sequence") else gap).exp().expand_as(gap)
-    floor = 0.8 if mode is MismatchMode.token_mask else 0.0
+    length = step.lengths.clamp(min=1).unsqueeze(-1)
+    total = gap.sum(dim=-1, keepdim=True) / (length if mode.startswith("geometric") else 1)
+    w = (gap if mode.startswith("token") else total).exp().expand_as(gap)
+    floor = 0.0 if mode is MismatchMode.sequence_mask else 0.8
     w = w.clamp(max=1.2) if mode.endswith("truncate") else torch.where((w >= floor) & (w <= 1.2), w, 0.0)
     method = resolve_method(settings_for("dr_grpo"), score_mode=ScoreMode.sum, max_completion_len=8)
     assert method.advantages is not None
