@@ -22,11 +22,14 @@ def centred_likelihood(
     """Weighted log-likelihood against the uniform weights: L = -kappa sum (w_i - 1/n) s_i, kappa = tau + beta.
 
     As tau -> inf, n kappa (w_i - 1/n) tends to r_i - mean(r), so the limit is Dr.GRPO's policy gradient. There is no
-    restoring force: the slope does not depend on the policy. A single valid completion has slope 0.
+    restoring force: the slope does not depend on the policy. A single valid completion has slope 0, and so, exactly, has
+    a group of equal weights: the comparison is made on log w, because exp(-log n) need not round to 1/n.
     """
     count = valid.sum(dim=-1, keepdim=True).clamp(min=1).to(scores.dtype)
     weights = torch.where(valid, log_weights.exp(), torch.zeros_like(log_weights))
-    excess = torch.where(valid, weights - 1.0 / count, torch.zeros_like(weights))
+    highest = log_weights.masked_fill(~valid, -torch.inf).amax(dim=-1, keepdim=True)
+    lowest = log_weights.masked_fill(~valid, torch.inf).amin(dim=-1, keepdim=True)
+    excess = torch.where(valid & (highest > lowest), weights - 1.0 / count, torch.zeros_like(weights))
     return _linear(-denominator * excess, scores, valid)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -195,6 +196,11 @@ def behaviour_logp(step: Step, method: Method) -> Tensor:
     return step.sampled_logp if method.ratio_from_sampler else step.old_logp
 
 
+@cache
+def _accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
 def choice_of(step: Step, method: Method, settings: ScoringSettings, advantages: Tensor) -> TokenChoice | None:
     """The tokens that train, chosen over the whole step as the training step does it; None where all do."""
     if method.selection is None:
@@ -203,7 +209,7 @@ def choice_of(step: Step, method: Method, settings: ScoringSettings, advantages:
         step.logp, behaviour_logp(step, method), advantages.flatten(), step.entropy - step.logp,
         step.priority.numpy(), step.mask,
     )  # fmt: skip
-    return choose_tokens(Accelerator(cpu=True), method, settings.clipping, tokens, step.mask)
+    return choose_tokens(_accelerator(), method, settings.clipping, tokens, step.mask)
 
 
 def slice_targets(

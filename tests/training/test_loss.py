@@ -230,27 +230,6 @@ def test_single_precision_agrees_with_double(name: str) -> None:
     assert_equals(single.gradient, double.gradient, tolerance=5e-6)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo"])
-def test_at_ratio_one_every_clip_has_bitwise_the_gradient_of_the_plain_policy_gradient(name: str) -> None:
-    step = random_step(seed=5)
-    on_policy = dataclasses.replace(step, old_logp=step.logp)
-    base = settings_for(name)
-    method = resolve_method(base, score_mode=ScoreMode.sum, max_completion_len=8)
-    whole = targets_of(step, method, base.weighting, ScoreMode.sum)
-    targets = slice_targets(step, method, whole, base.weighting, ScoreMode.sum)
-    per_row = method.coefficients(step.lengths, step.counts)
-    expected = torch.where(step.mask, -(targets.advantages * per_row).unsqueeze(-1), 0.0)
-    clips = [(False, 0.2, None, None), (True, 0.2, None, None), (True, 3e-4, 4e-4, None), (True, 0.2, 0.28, 4.0)]
-    for use, low, high, delta in clips:
-        clip = dataclasses.replace(
-            base.clipping, use_clip_objective=use, clip_range=low, clip_range_high=high, clip_delta=delta
-        )
-        assert torch.equal(run_step(on_policy, dataclasses.replace(base, clipping=clip)).gradient, expected)
-    level = dataclasses.replace(base, ratio_level=RatioLevel.sequence)
-    assert_equals(run_step(on_policy, level).gradient, expected)
-    assert float(expected.abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("clip", [True, False])
 def test_no_gradient_reaches_advantages_weights_reference_or_behaviour(name: str, clip: bool) -> None:
