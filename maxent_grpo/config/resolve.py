@@ -12,12 +12,16 @@ from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
+    GroupLoss,
     MismatchMode,
     Reduction,
     ReferenceSource,
     ScoreMode,
 )
 from maxent_grpo.training.types.runtime import ScoringSettings
+
+LIKELIHOODS = (GroupLoss.centred_likelihood, GroupLoss.importance_likelihood)
+"""Group losses that are policy terms themselves, and take the policy term's normaliser."""
 
 LONGEST_SUM_SCORE = 32
 """Completion limit up to which `auto` scores sequences by sums; longer sums lie so far apart that weights become one-hot [tokens]."""
@@ -43,12 +47,14 @@ def resolve_score_mode(mode: ScoreMode, max_completion_len: int) -> ScoreMode:
 def needs_reference(config: RootConfig) -> bool:
     """Whether a coefficient pulls towards the reference, now or once a controller has moved it.
 
-    The listwise beta counts only while the listwise term is on.
+    The listwise beta counts only while the listwise term is on, or where the advantages are those of the reward that it
+    regularises.
     """
     scoring, adapted = config.scoring, config.controller.adapted()
     if scoring.kl_beta > 0 or KL_BETA in adapted:
         return True
-    return scoring.weighting.listwise_coef > 0 and (scoring.weighting.beta > 0 or BETA in adapted)
+    tilted = scoring.weighting.listwise_coef > 0 or scoring.advantage is AdvantageKind.soft
+    return tilted and (scoring.weighting.beta > 0 or BETA in adapted)
 
 
 def reference_source(config: RootConfig) -> ReferenceSource:
@@ -66,9 +72,11 @@ def listwise_lengths(
 
     The constant reduction divides the policy term by T_max, so the listwise term beside it is divided by T_max too, in
     units of the score's own length L_s (1 for summed scores, the constant length for `const`): T_max alone then leaves
-    the balance of the two terms as it was.
+    the balance of the two terms as it was. A weighted likelihood is a policy term of its own and is divided likewise, so
+    that its limit is Dr.GRPO and not T_max times that.
     """
-    if scoring.advantage is AdvantageKind.none or scoring.reduction is not Reduction.constant:
+    alone = scoring.advantage is AdvantageKind.none and scoring.group_loss not in LIKELIHOODS
+    if alone or scoring.reduction is not Reduction.constant:
         return None
     return scoring.weighting.score_length if score_mode is ScoreMode.const else 1, max_completion_len
 

@@ -6,11 +6,19 @@ from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     EntropyMode,
+    GroupLoss,
     KlEstimator,
     RatioLevel,
     Reduction,
     ReferenceSource,
     Truncation,
+)
+from maxent_grpo.training.types.credit import (
+    DynamicSamplingSettings,
+    RowWeightSettings,
+    ShapingSettings,
+    SurrogateSettings,
+    TokenSelectionSettings,
 )
 from maxent_grpo.training.types.runtime import ClipSettings, MismatchSettings, ReferenceSync
 from maxent_grpo.training.types.weighting import WeightingSettings
@@ -36,9 +44,14 @@ class BatchingConfig:
     """Score the completions of a group behind one copy of their prompt; false pads every sequence with its own copy."""
 
 
-def _clipping(use_clip_objective: bool = True) -> ClipSettings:
+def clipping(low: float = 0.2, high: float | None = None, *, use_clip_objective: bool = True) -> ClipSettings:
+    """Clip settings of an option."""
     return ClipSettings(
-        clip_range=0.2, use_clip_objective=use_clip_objective, clip_objective_coef=1.0, clip_adv_baseline=None
+        clip_range=low,
+        clip_range_high=high,
+        use_clip_objective=use_clip_objective,
+        clip_objective_coef=1.0,
+        clip_adv_baseline=None,
     )
 
 
@@ -47,13 +60,21 @@ class ScoringConfig:
     """Fields that every method has; an option changes only what makes it that method."""
 
     advantage: AdvantageKind = AdvantageKind.group_mean
-    """Credit: `group_mean` is r - mean (Dr.GRPO), `group_std` divides by the group's standard deviation (GRPO), `none` has no advantage term."""
+    """Credit: `group_mean` is r - mean (Dr.GRPO), `group_std` divides by the group's standard deviation (GRPO), `batch_std` by the rollout's, `leave_one_out` takes the mean of the others (RLOO), `whitened` standardises over the rollout's tokens (REINFORCE++), `pass_at_k` rewards sets of pass_k completions, `soft` centres r / q_temperature - tau s + beta (s_ref - s), `none` has no advantage term."""
+    pass_k: int = 4
+    """Size of the sets that `advantage=pass_at_k` rewards [completions]."""
+    shaping: ShapingSettings = field(default_factory=ShapingSettings)
+    row_weights: RowWeightSettings = field(default_factory=RowWeightSettings)
     ratio_level: RatioLevel = RatioLevel.token
     """Importance ratio per `token`, or per `sequence` (the length-normalised geometric mean)."""
     reduction: Reduction = Reduction.constant
-    """Weight of a token's loss: `token` 1/N_tok, `sequence` 1/(N_seq T_i), `constant` 1/(N_seq T_max); counts are global."""
+    """Weight of a token's loss: `token` 1/N_tok, `sequence` 1/(N_seq T_i), `constant` 1/(N_seq T_max); counts are global. `micro_batch` (BNPO) is 1/N_tok of the slice over the number of slices, and so depends on how a step is cut."""
+    surrogate: SurrogateSettings = field(default_factory=SurrogateSettings)
+    token_selection: TokenSelectionSettings = field(default_factory=TokenSelectionSettings)
+    group_loss: GroupLoss = GroupLoss.cross_entropy
+    """The listwise term: `cross_entropy` to the target w, `centred_likelihood` -kappa sum (w - 1/n) s, `importance_likelihood` -sum s w/mu, `conditional` cross-entropy among the right answers, `squared_residual` of the optimality condition (GVPO)."""
     weighting: WeightingSettings = field(default_factory=WeightingSettings)
-    clipping: ClipSettings = field(default_factory=_clipping)
+    clipping: ClipSettings = field(default_factory=clipping)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     kl_beta: float = 0.0
     """Coefficient of the token KL to the reference in the loss; 0 neither loads nor runs a reference for it."""
@@ -75,6 +96,7 @@ class ScoringConfig:
     """Denominator of the ratio: the trainer's own log-probs at rollout weights (`model`) or the sampler's (`sampler`, alias `vllm`)."""
     mismatch: MismatchSettings = field(default_factory=MismatchSettings)
     reference_sync: ReferenceSync = field(default_factory=ReferenceSync)
+    dynamic_sampling: DynamicSamplingSettings = field(default_factory=DynamicSamplingSettings)
     allow_stale_reference_logprobs: bool = False
     """With a moving reference and several updates per rollout: true keeps the reference log-probs of sampling time, false recomputes them."""
     trl_reference_scoring: bool = False
@@ -107,4 +129,4 @@ class MaxEntListwiseScoringConfig(ScoringConfig):
 
     advantage: AdvantageKind = AdvantageKind.none
     weighting: WeightingSettings = field(default_factory=lambda: WeightingSettings(listwise_coef=1.0))
-    clipping: ClipSettings = field(default_factory=lambda: _clipping(use_clip_objective=False))
+    clipping: ClipSettings = field(default_factory=lambda: clipping(use_clip_objective=False))

@@ -20,6 +20,8 @@ class StepCounts(NamedTuple):
     """Trained tokens of valid completions, N_tok."""
     groups: float
     """Prompt groups, N_grp."""
+    slices: float = 1.0
+    """Slices that the step is cut into."""
 
 
 def token_coefficients(lengths: Int[Tensor, " sequences"], counts: StepCounts) -> Float[Tensor, " sequences"]:
@@ -38,6 +40,15 @@ def constant_coefficients(
     """c_i = 1 / (N_seq T_max): no length bias (Dr.GRPO, arXiv 2503.20783). T_max is a setting, not a measurement."""
     scale = 1.0 / (max(counts.sequences, 1.0) * max_length)
     return torch.full(lengths.shape, scale, dtype=torch.float64, device=lengths.device)
+
+
+def micro_batch_coefficients(lengths: Int[Tensor, " sequences"], counts: StepCounts) -> Float[Tensor, " sequences"]:
+    """c_i = 1 / (N_tok of this slice * number of slices): a mean of means (BNPO).
+
+    The one reduction that depends on how a step is cut; kept for comparison with trainers that do so.
+    """
+    scale = 1.0 / (lengths.sum().clamp(min=1).to(torch.float64) * max(counts.slices, 1.0))
+    return scale.expand(lengths.shape)
 
 
 def reduce_tokens(

@@ -48,3 +48,35 @@ def clipped_tokens(
 ) -> ClippedTokens:
     """Sign-aware clip indicators: low where rho < 1 - low and A < 0, high where rho > 1 + high and A > 0."""
     return ClippedTokens(mask & (ratio < 1.0 - low) & (advantage < 0), mask & (ratio > 1.0 + high) & (advantage > 0))
+
+
+def weighted_likelihood_objective(
+    ratio: Float[Tensor, "*tokens"], logp: Float[Tensor, "*tokens"], advantage: Float[Tensor, "*tokens"], *, cap: float
+) -> Float[Tensor, "*tokens"]:
+    """J = sg(min(rho, cap)) A log pi: the importance weight is capped, and no token loses its gradient.
+
+    Source: CISPO, arXiv 2506.13585. dJ/dlog pi = min(rho, cap) A, which is A at rho = 1. ``cap`` bounds the ratio itself
+    (not its distance from 1). Gradient flows through ``logp`` only.
+    """
+    return ratio.detach().clamp(max=cap) * advantage.detach() * logp
+
+
+def soft_gate_objective(
+    ratio: Float[Tensor, "*tokens"],
+    advantage: Float[Tensor, "*tokens"],
+    *,
+    positive_temperature: float,
+    negative_temperature: float,
+) -> Float[Tensor, "*tokens"]:
+    """J = (4 / t) sigmoid(t (rho - 1)) A with t by the sign of A: a smooth gate in place of a clip.
+
+    Source: SAPO, arXiv 2511.20347. dJ/dlog pi = 4 p (1 - p) rho A with p the sigmoid, which is A at rho = 1 and fades as
+    the ratio leaves 1. Gradient flows through ``ratio`` only.
+    """
+    advantage = advantage.detach()
+    temperature = torch.where(
+        advantage > 0,
+        torch.full_like(advantage, positive_temperature),
+        torch.full_like(advantage, negative_temperature),
+    )
+    return 4.0 / temperature * torch.sigmoid(temperature * (ratio - 1.0)) * advantage

@@ -121,10 +121,10 @@ def variational_objective(
 def listwise_groups(
     utilities: Float[Tensor, "prompts group"],
     valid: Bool[Tensor, "prompts group"],
+    right: Bool[Tensor, "prompts group"],
     *,
     keep_right: bool,
     keep_wrong: bool,
-    right_threshold: float,
 ) -> Bool[Tensor, " prompts"]:
     """Groups that take part in the listwise term: those with at least one valid completion, neutral ones as asked.
 
@@ -132,8 +132,8 @@ def listwise_groups(
     carries no reward. All-right groups equalise the right answers, all-wrong ones flatten the wrong.
     """
     neutral = group_spread(utilities, valid) <= EQUAL_UTILITIES
-    right = utilities.masked_fill(~valid, torch.inf).amin(dim=-1) >= right_threshold
-    wanted = torch.where(right, torch.full_like(right, keep_right), torch.full_like(right, keep_wrong))
+    all_right = (right | ~valid).all(dim=-1)
+    wanted = torch.where(all_right, torch.full_like(all_right, keep_right), torch.full_like(all_right, keep_wrong))
     return valid.any(dim=-1) & (~neutral | wanted)
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
+from maxent_grpo.errors import GenerationError
 from maxent_grpo.objective.advantages import standardised_advantages
+from maxent_grpo.objective.aggregation import answer_entropy
+from maxent_grpo.objective.shaping import NO_KEY
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.training.credit_rules import GroupFacts, entropy_discounts
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.method import Method
-from maxent_grpo.training.types.choices import FinishReason, Truncation
+from maxent_grpo.training.types.choices import FinishReason, RowWeighting, Truncation
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
     CompletionRecord,
@@ -88,33 +92,56 @@ def complete_rows(records: Sequence[CompletionRecord]) -> Tensor:
     return torch.tensor([record.finish_reason is not FinishReason.length for record in records])
 
 
+@dataclass(frozen=True)
+class ScoredTokens:
+    """What credit may know of a rollout's tokens, [N, T]."""
+
+    mask: Tensor
+    """Tokens that are trained."""
+    sampled_logp: Tensor
+    """Log-probabilities as the sampler reported them."""
+    sampled_known: Tensor
+    """Where it reported one."""
+
+
 def assign_credit(
-    graded: GradedRollout, scoring: ScoringSettings, method: Method, token_entropy_mean: Tensor | None = None
+    graded: GradedRollout,
+    scoring: ScoringSettings,
+    method: Method,
+    tokens: ScoredTokens,
+    token_entropy_mean: Tensor | None = None,
 ) -> RewardComputation:
     """Advantages and q of every group from the utilities.
 
-    With ``policy_entropy_bonus_coef`` > 0 each utility first gains coef * sigma * z_i, where sigma is the deviation of
-    the step's utilities and z_i the completion's mean token entropy, standardised within its group.
+    A method's shaping changes the utilities, its credit rule makes advantages of them, its row weights scale these. With
+    ``policy_entropy_bonus_coef`` > 0 each utility first gains coef * sigma * z_i, where sigma is the deviation of the
+    step's utilities and z_i the completion's mean token entropy, standardised within its group.
 
     Args:
         graded: the rollout's utilities.
         scoring: bonus and weighting settings.
         method: the credit axis.
+        tokens: lengths and the sampler's log-probabilities.
         token_entropy_mean: mean token entropy of each completion [N], needed for the bonus.
+
+    Raises:
+        GenerationError: the method looks at log-probabilities that the sampler did not report.
     """
     valid = valid_rows(graded, scoring.truncation)
     utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
+    facts = group_facts(graded, scoring, method, tokens, utilities, valid)
     scale = None
     if scoring.policy_entropy_bonus_coef > 0:
         assert token_entropy_mean is not None, "the bonus needs a scoring pass before credit is assigned"
         scale = scoring.policy_entropy_bonus_coef * _moments(utilities, valid).std
         entropy = token_entropy_mean.double().cpu().view_as(valid)
         utilities = utilities + scale * standardised_advantages(entropy, valid)
+    shaped = utilities if method.shape is None else method.shape(utilities, facts)
     weighting = scoring.weighting
-    log_q = utility_log_q(utilities, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
-    advantages = torch.zeros_like(utilities)
-    if method.advantages is not None:
-        advantages = method.advantages(utilities, valid)
+    log_q = utility_log_q(shaped, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
+    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(shaped, facts)
+    if method.row_weights is not None:
+        advantages = advantages * method.row_weights(advantages, facts)
     return RewardComputation(
         total_utils=utilities.flatten().tolist(),
         per_reward_values=graded.per_term,
@@ -125,7 +152,83 @@ def assign_credit(
         ref_logprob_meta=list(graded.records),
         completion_metadata=graded.metadata,
         entropy_bonus_scale=scale,
+        shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
+        **_answer_entropies(scoring, facts),
     )
+
+
+def group_facts(
+    graded: GradedRollout,
+    scoring: ScoringSettings,
+    method: Method,
+    tokens: ScoredTokens,
+    utilities: Tensor,
+    valid: Tensor,
+) -> GroupFacts:
+    """What the credit rules may look at, by group."""
+    size = graded.group_size
+    lengths = tokens.mask.sum(dim=-1).cpu().view_as(valid)
+    mean_logp = None
+    if method.needs_behaviour_logp:
+        mean_logp = behaviour_sums(tokens).view_as(valid) / lengths.clamp(min=1)
+    return GroupFacts(
+        valid=valid,
+        lengths=lengths,
+        total_lengths=torch.tensor([len(record.token_ids) for record in graded.records]).view_as(valid),
+        keys=torch.tensor(
+            [
+                key
+                for at in range(0, len(graded.metadata), size)
+                for key in _group_keys([entry.get("key", entry["mode"]) for entry in graded.metadata[at : at + size]])
+            ]
+        ).view_as(valid),
+        right=utilities >= scoring.weighting.right_threshold,
+        mean_logp=mean_logp,
+    )
+
+
+def behaviour_sums(tokens: ScoredTokens) -> Tensor:
+    """Log-probability of each completion's trained tokens under the sampler [N], in float64.
+
+    Raises:
+        GenerationError: the sampler left some out.
+    """
+    missing = int((tokens.mask & ~tokens.sampled_known).sum())
+    if missing:
+        raise GenerationError(
+            f"the sampler reported no log-probability for {missing} of {int(tokens.mask.sum())} tokens, and this method's "
+            "credit depends on them: let the sampler report log-probabilities, or choose a method that does not need them"
+        )
+    return torch.where(tokens.mask, tokens.sampled_logp.double(), 0.0).sum(dim=-1).cpu()
+
+
+def _group_keys(names: Sequence[str | None]) -> list[int]:
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
+    return [NO_KEY if name is None else order[name] for name in names]
+
+
+class _AnswerEntropies(TypedDict, total=False):
+    seed_semantic_entropies: list[float]
+    seed_advantage_scales: list[float]
+    seed_alpha_effective: float
+    seed_max_possible_entropy: float
+
+
+def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts) -> _AnswerEntropies:
+    """The record of a method that discounts prompts by the entropy of their answers; empty for any other."""
+    if scoring.row_weights.kind is not RowWeighting.answer_entropy:
+        return {}
+    size = facts.valid.shape[-1]
+    limit = math.log(size) if size > 1 else 0.0
+    assert facts.mean_logp is not None
+    return {
+        "seed_semantic_entropies": answer_entropy(facts.keys, facts.valid, facts.mean_logp).tolist(),
+        "seed_advantage_scales": entropy_discounts(facts.mean_logp, facts, scoring.row_weights.entropy_alpha)[
+            :, 0
+        ].tolist(),
+        "seed_alpha_effective": scoring.row_weights.entropy_alpha / limit if limit else 0.0,
+        "seed_max_possible_entropy": limit,
+    }
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 from maxent_grpo.distributed import any_rank
+from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.credit import GradedRollout, assign_credit, complete_rows, grade_rollout, valid_rows
+from maxent_grpo.training.credit import (
+    GradedRollout,
+    ScoredTokens,
+    assign_credit,
+    behaviour_sums,
+    complete_rows,
+    grade_rollout,
+    valid_rows,
+)
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.scoring.batch import (
     RowRange,
@@ -61,6 +70,8 @@ class Experience:
     """[N, T] the trainer's log-probs at rollout weights; None when the first pass of training gives them."""
     token_entropy_mean: Tensor | None
     """[N] mean token entropy at rollout weights, for the reward-side bonus."""
+    behaviour_scores: Tensor | None
+    """[P, G] sequence scores under the sampler [nats]; None where the method does not look at them."""
     reference: ReferenceLogprobs | None
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
@@ -124,8 +135,11 @@ def build_experience(
         with clock.phase("old_policy"):
             old_logp, entropy_mean = _score_old(ctx, resources, tokens, mask, pieces)
     assert resources.method is not None
+    method = resources.method
     with clock.phase("prepare"):
-        rewards = assign_credit(graded, scoring, resources.method, entropy_mean)
+        scored = ScoredTokens(mask, sampled_logp, sampled_known)
+        rewards = assign_credit(graded, scoring, method, scored, entropy_mean)
+        behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:
@@ -133,8 +147,16 @@ def build_experience(
             reference = _reference(ctx, resources, tokens, mask, pieces, saved)
     return Experience(
         batch, graded, rewards, valid, complete.view_as(valid), tokens, mask, sampled_logp, sampled_known,
-        old_logp, entropy_mean, reference, portions, info.epoch, info.step_in_epoch, policy_version,
+        old_logp, entropy_mean, behaviour, reference, portions, info.epoch, info.step_in_epoch, policy_version,
     )  # fmt: skip
+
+
+def _behaviour_scores(tokens: ScoredTokens, scoring: ScoringSettings) -> Tensor:
+    weighting = scoring.weighting
+    lengths = tokens.mask.sum(dim=-1)
+    return sequence_score(
+        behaviour_sums(tokens), lengths, mode=weighting.score_mode, score_length=weighting.score_length
+    )
 
 
 def refresh_reference(ctx: TrainingLoopContext, resources: StepResources, experience: Experience) -> Experience:

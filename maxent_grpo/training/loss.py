@@ -1,6 +1,6 @@
 """The loss of one slice, as a share of the step's loss.
 
-L = -sum c_i J_it  +  kl_beta sum c_i kl_it  -  entropy_coef sum c_i H_it  +  listwise_scale / N_grp * sum CE
+L = -sum c_i J_it  +  kl_beta sum c_i kl_it  -  entropy_coef sum c_i H_it  +  listwise_scale / N_grp * sum of group losses
 
 with every sum over trained tokens and c_i from step-global counts, so that slices add up to the step's loss whatever
 their size. Advantages, weights, old and reference log-probabilities arrive detached.
@@ -43,6 +43,10 @@ class SliceTargets:
     """[n] target weights w_i."""
     weight_baseline: Tensor
     """[n] 1 / (number of the group's completions that take part); 0 where a row takes none."""
+    trained_tokens: Tensor | None = None
+    """[n, T] tokens that the policy term keeps; None keeps all that are trained."""
+    held_tokens: Tensor | None = None
+    """[n, T] tokens that are held near the behaviour policy; None has none."""
 
 
 def compute_loss(
@@ -66,12 +70,16 @@ def compute_loss(
 
     zero = torch.where(mask, logp, torch.zeros_like(logp)).sum() * 0.0
     policy = zero
-    if method.advantages is not None:
+    if method.has_policy_term:
         advantages = targets.advantages.unsqueeze(-1).expand_as(log_ratios)
-        objective = method.objective(method.ratio(log_ratios, mask), advantages)
+        objective = method.objective(method.ratio(log_ratios, mask), logp, advantages)
         if method.mismatch is not None:
             objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
-        policy = zero - reduce_tokens(objective, mask, coefficients)
+        if targets.held_tokens is not None and method.selection is not None:
+            held = targets.held_tokens & mask
+            objective = objective - method.selection.kl_coef * torch.where(held, log_ratios.abs(), 0.0)
+        trained = mask if targets.trained_tokens is None else mask & targets.trained_tokens
+        policy = zero - reduce_tokens(objective, trained, coefficients)
 
     kl = zero
     if kl_beta > 0:

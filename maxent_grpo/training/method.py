@@ -9,55 +9,104 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from maxent_grpo.config.resolve import listwise_lengths
-from maxent_grpo.objective.advantages import centred_advantages, standardised_advantages
 from maxent_grpo.objective.divergence import KL_ESTIMATORS
+from maxent_grpo.objective.group_losses import (
+    centred_likelihood,
+    centred_residual_squares,
+    conditional_cross_entropy,
+    importance_likelihood,
+)
 from maxent_grpo.objective.mismatch import mismatch_weights
 from maxent_grpo.objective.ratios import sequence_ratio, token_ratio
 from maxent_grpo.objective.reduction import (
     StepCounts,
     constant_coefficients,
+    micro_batch_coefficients,
     sequence_coefficients,
     token_coefficients,
 )
-from maxent_grpo.objective.surrogate import clipped_objective, plain_objective
+from maxent_grpo.objective.surrogate import (
+    clipped_objective,
+    plain_objective,
+    soft_gate_objective,
+    weighted_likelihood_objective,
+)
+from maxent_grpo.objective.weights import ListwiseTerm, listwise_cross_entropy
+from maxent_grpo.training.credit_rules import CreditRule, credit_rules
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
+    GroupLoss,
     MismatchMode,
     RatioLevel,
     Reduction,
+    RowWeighting,
     ScoreMode,
+    Shaping,
+    Surrogate,
+    TokenSelection,
 )
+from maxent_grpo.training.types.credit import TokenSelectionSettings
 from maxent_grpo.training.types.runtime import ClipSettings, ScoringSettings
 
-CREDIT: dict[AdvantageKind, Callable[[Tensor, Tensor], Tensor] | None] = {
-    AdvantageKind.none: None,
-    AdvantageKind.group_mean: centred_advantages,
-    AdvantageKind.group_std: standardised_advantages,
+if TYPE_CHECKING:
+    from maxent_grpo.training.targets import SequenceTargets
+
+GROUP_LOSSES: dict[GroupLoss, Callable[[SequenceTargets, float, Tensor], ListwiseTerm]] = {
+    GroupLoss.cross_entropy: lambda t, _, s: listwise_cross_entropy(t.log_weights, s, t.listwise_valid),
+    GroupLoss.centred_likelihood: lambda t, _, s: centred_likelihood(
+        t.log_weights, s, t.listwise_valid, denominator=t.values.tau + t.values.beta
+    ),
+    GroupLoss.importance_likelihood: lambda t, _, s: importance_likelihood(
+        t.log_weights, s, t.listwise_valid, t.behaviour_scores
+    ),
+    GroupLoss.conditional: lambda t, _, s: conditional_cross_entropy(t.right, s, t.listwise_valid),
+    GroupLoss.squared_residual: lambda t, q_temperature, s: centred_residual_squares(
+        t.utilities.masked_fill(~t.listwise_valid, 0.0),
+        s,
+        t.listwise_valid,
+        t.log_reference,
+        tau=t.values.tau,
+        beta=t.values.beta,
+        q_temperature=q_temperature,
+    ),
 }
-"""Credit axis: (utilities [P, G], valid [P, G]) -> advantages [P, G]; None has no advantage term."""
+"""Listwise term: (targets, q_temperature, policy scores [P, G]) -> value and slope of each group."""
 
 
 @dataclass(frozen=True)
 class Method:
     """A method as the step sees it: four axes, each a callable or a number."""
 
-    advantages: Callable[[Tensor, Tensor], Tensor] | None
-    """Credit: (utilities, valid) -> advantages; None for a purely listwise method."""
+    shape: CreditRule | None
+    """Credit: (utilities, facts) -> utilities reshaped by their group; None leaves them."""
+    advantages: CreditRule | None
+    """Credit: (shaped utilities, facts) -> advantages; None for a purely listwise method, and for `soft`."""
+    soft: bool
+    """Credit: advantages are those of the regularised reward, which follow from tau and beta at each step."""
+    row_weights: CreditRule | None
+    """Credit: (advantages, facts) -> factors of the advantages; None is 1."""
+    needs_behaviour_logp: bool
+    """Whether credit or the listwise term looks at the sampler's log-probabilities."""
     ratio: Callable[[Tensor, Tensor], Tensor]
     """Ratio level: (log-ratios [n, T], mask [n, T]) -> ratios [n, T]."""
-    objective: Callable[[Tensor, Tensor], Tensor]
-    """Clip rule: (ratios, advantages) -> what is maximised per token."""
+    objective: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Clip rule: (ratios, log-probs, advantages) -> what is maximised per token."""
+    selection: TokenSelectionSettings | None
+    """Clip rule: which tokens train by statistics of the whole step; None is all."""
     coefficients: Callable[[Tensor, StepCounts], Tensor]
     """Reduction: (lengths [n], counts) -> c_i [n]."""
     kl: Callable[[Tensor], Tensor]
     """Regulariser: d -> estimate of the token KL."""
     listwise_scale: float
-    """Regulariser: factor of (1/N_grp) sum CE in the loss; 0 has no listwise term."""
+    """Regulariser: factor of (1/N_grp) sum of group losses in the loss; 0 has no listwise term."""
+    group_loss: Callable[[SequenceTargets, Tensor], ListwiseTerm]
+    """Regulariser: (targets, detached policy scores [P, G]) -> value and slope of each group's loss."""
     listwise_clip: ClipSettings | None
     """Regulariser: clipped auxiliary listwise term, or None."""
     entropy_coef: float
@@ -67,20 +116,35 @@ class Method:
     ratio_from_sampler: bool
     """Whether the ratio's denominator is the sampler's log-probability rather than the trainer's."""
 
+    @property
+    def has_policy_term(self) -> bool:
+        """Whether the loss has an advantage term."""
+        return self.advantages is not None or self.soft
+
 
 def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_completion_len: int) -> Method:
     """The callables of the configured method; ``score_mode`` is already resolved from ``auto``."""
     clip = scoring.clipping
     has_advantage = scoring.advantage is not AdvantageKind.none
+    shape, advantages, row_weights = credit_rules(scoring, max_completion_len=max_completion_len)
+    selection = scoring.token_selection
     from_sampler = scoring.behavior_logprobs_source in (BehaviorSource.sampler, BehaviorSource.vllm)
     bypass = from_sampler and scoring.mismatch.mode is MismatchMode.bypass
     return Method(
-        advantages=CREDIT[scoring.advantage],
+        shape=shape,
+        advantages=advantages,
+        soft=scoring.advantage is AdvantageKind.soft,
+        row_weights=row_weights,
+        needs_behaviour_logp=needs_behaviour_logp(scoring),
         ratio=_ratio(scoring.ratio_level),
-        objective=_objective(clip),
+        objective=_objective(scoring),
+        selection=None if selection.kind is TokenSelection.all or not has_advantage else selection,
         coefficients=_coefficients(scoring.reduction, max_completion_len),
         kl=KL_ESTIMATORS[scoring.kl_estimator],
         listwise_scale=listwise_scale(scoring, score_mode=score_mode, max_completion_len=max_completion_len),
+        group_loss=lambda targets, scores: GROUP_LOSSES[scoring.group_loss](
+            targets, scoring.weighting.q_temperature, scores
+        ),
         listwise_clip=clip if clip.use_clip_objective and not has_advantage else None,
         entropy_coef=scoring.entropy_coef,
         mismatch=_mismatch(scoring) if from_sampler and not bypass else None,
@@ -89,7 +153,7 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
 
 
 def listwise_scale(scoring: ScoringSettings, *, score_mode: ScoreMode, max_completion_len: int) -> float:
-    """Factor of the listwise cross-entropy: lambda, times L_s / T_max where ``listwise_lengths`` says so."""
+    """Factor of the listwise term: lambda, times L_s / T_max where ``listwise_lengths`` says so."""
     coefficient = scoring.weighting.listwise_coef
     lengths = listwise_lengths(scoring, score_mode, max_completion_len)
     return coefficient if lengths is None else coefficient * lengths[0] / lengths[1]
@@ -106,11 +170,31 @@ def _ratio(level: RatioLevel) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda log_ratios, _mask: token_ratio(log_ratios)
 
 
-def _objective(clip: ClipSettings) -> Callable[[Tensor, Tensor], Tensor]:
+def needs_behaviour_logp(scoring: ScoringSettings) -> bool:
+    """Whether credit or the listwise term looks at the log-probabilities that the sampler reported."""
+    return (
+        scoring.advantage is AdvantageKind.soft
+        or scoring.shaping.kind is Shaping.unlikeliness
+        or scoring.row_weights.kind is RowWeighting.answer_entropy
+        or (scoring.group_loss is GroupLoss.importance_likelihood and scoring.weighting.listwise_coef > 0)
+    )
+
+
+def _objective(scoring: ScoringSettings) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    clip, surrogate = scoring.clipping, scoring.surrogate
+    if surrogate.kind is Surrogate.weighted_likelihood:
+        return partial(weighted_likelihood_objective, cap=surrogate.ratio_cap)
+    if surrogate.kind is Surrogate.soft_gate:
+        gate = partial(
+            soft_gate_objective,
+            positive_temperature=surrogate.positive_temperature,
+            negative_temperature=surrogate.negative_temperature,
+        )
+        return lambda ratio, _logp, advantage: gate(ratio, advantage)
     if not clip.use_clip_objective:
-        return plain_objective
+        return lambda ratio, _logp, advantage: plain_objective(ratio, advantage)
     bounded = partial(clipped_objective, low=clip.clip_range, high=upper_clip(clip), delta=clip.clip_delta)
-    return lambda ratio, advantage: clip.clip_objective_coef * bounded(ratio, advantage)
+    return lambda ratio, _logp, advantage: clip.clip_objective_coef * bounded(ratio, advantage)
 
 
 def _coefficients(reduction: Reduction, max_completion_len: int) -> Callable[[Tensor, StepCounts], Tensor]:
@@ -118,6 +202,7 @@ def _coefficients(reduction: Reduction, max_completion_len: int) -> Callable[[Te
         Reduction.token: token_coefficients,
         Reduction.sequence: sequence_coefficients,
         Reduction.constant: partial(constant_coefficients, max_length=max_completion_len),
+        Reduction.micro_batch: micro_batch_coefficients,
     }[reduction]
 
 

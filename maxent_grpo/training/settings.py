@@ -100,6 +100,13 @@ def scoring_settings(config: ScoringConfig, *, max_completion_len: int, referenc
         truncation=config.truncation,
         mismatch=config.mismatch,
         reference_sync=config.reference_sync,
+        pass_k=config.pass_k,
+        shaping=config.shaping,
+        row_weights=config.row_weights,
+        surrogate=config.surrogate,
+        token_selection=config.token_selection,
+        group_loss=config.group_loss,
+        dynamic_sampling=config.dynamic_sampling,
     )
 
 

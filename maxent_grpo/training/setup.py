@@ -276,6 +276,7 @@ def _resources(
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
+        seed=config.seed,
     )
 
 

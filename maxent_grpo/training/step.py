@@ -18,6 +18,7 @@ from maxent_grpo.training.control.base import Controller, InformativeGroups, Ste
 from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
+from maxent_grpo.training.generation.streams import batch_uniforms
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
@@ -26,7 +27,8 @@ from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_grou
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient
-from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
+from maxent_grpo.training.token_selection import TokenChoice, choose_tokens, step_tokens
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
 from maxent_grpo.training.types.runtime import ScoringSettings, StepResources, TrainingLoopContext
 from maxent_grpo.training.types.weighting import ControllerValues
@@ -47,6 +49,8 @@ class StepReport:
     values: ControllerValues
     update: Update
     controller_metrics: dict[str, float]
+    selected_tokens: float | None = None
+    """Share of the trained tokens that the method's selection picked out; None without one."""
 
 
 def train_step(
@@ -70,16 +74,21 @@ def train_step(
     """
     accelerator, scoring = ctx.runtime.accelerator, ctx.scoring
     method, rows = _method(resources), experience.rows(groups)
-    counts = _global_counts(ctx, experience, rows, len(groups))  # the denominators
+    counts = _global_counts(ctx, experience, groups)  # the denominators
     evidence = group_evidence(
-        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting
-    )  # u_i, q_i
+        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
+        experience.behaviour_scores,
+    )  # u_i, q_i  # fmt: skip
     informative = evidence.informative(groups.first, groups.last)
     controller.prepare(gathered(accelerator, informative))
     values = controller.values  # tau, beta of this step
-    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values).groups(
+    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft).groups(
         groups.first, groups.last
     )  # A_i, w_i
+    with clock.phase("policy"):
+        chosen = _choose(ctx, resources, experience, groups, targets, step)  # tokens, by statistics of the whole step
+    if chosen is not None and method.selection is not None and method.selection.count_kept_only:
+        counts = counts._replace(tokens=chosen.kept)
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
@@ -90,7 +99,7 @@ def train_step(
             here = slice(piece.first - rows.first, piece.last - rows.first)
             if whole or method.listwise_scale == 0:
                 row_scores[here] = _row_scores(scores, scoring)
-            row_targets = _slice_targets(targets, row_scores, here, experience, piece, raw.logp)
+            row_targets = _slice_targets(method, targets, row_scores, here, experience, piece, raw.logp, chosen)
             loss = compute_loss(
                 scores, row_targets, method, scoring.weighting,
                 score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
@@ -109,23 +118,17 @@ def train_step(
     controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
     apply_meta_gradients(ctx, step, clock)
     return StepReport(
-        experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics()
-    )
+        experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
+        None if chosen is None else chosen.selected,
+    )  # fmt: skip
 
 
 def sequence_scores(
     raw: TokenScores, experience: Experience, piece: RowRange, ctx: TrainingLoopContext, resources: StepResources
 ) -> SequenceScores:
     """The slice's log-probs beside those of the behaviour policy, and their sums over trained tokens."""
-    device = raw.logp.device
-    mask = experience.mask[piece.slice].to(device)
-    old = raw.logp.detach()  # exactly on-policy unless something else is known
-    if experience.old_logp is not None:
-        old = experience.old_logp[piece.slice].to(device)
-    if _method(resources).ratio_from_sampler:
-        known = experience.sampled_known[piece.slice].to(device)
-        # a token that came without a log-prob counts as on-policy: its ratio is 1
-        old = torch.where(known, experience.sampled_logp[piece.slice].to(device, raw.logp.dtype), old)
+    mask = experience.mask[piece.slice].to(raw.logp.device)
+    old = _behaviour_logp(raw.logp, experience, piece, _method(resources))
     current_sum, old_sum = sequence_sum(raw.logp, mask), sequence_sum(old, mask)
     return SequenceScores(
         cur_logp_sum=current_sum,
@@ -141,11 +144,63 @@ def sequence_scores(
     )
 
 
-def _global_counts(ctx: TrainingLoopContext, experience: Experience, rows: RowRange, num_groups: int) -> StepCounts:
+def _behaviour_logp(logp: Tensor, experience: Experience, rows: RowRange, method: Method) -> Tensor:
+    """[n, T] log-probs under the behaviour policy, beside those of the current one."""
+    old = logp.detach()  # exactly on-policy unless something else is known
+    if experience.old_logp is not None:
+        old = experience.old_logp[rows.slice].to(logp.device)
+    if method.ratio_from_sampler:
+        known = experience.sampled_known[rows.slice].to(logp.device)
+        # a token that came without a log-prob counts as on-policy: its ratio is 1
+        old = torch.where(known, experience.sampled_logp[rows.slice].to(logp.device, logp.dtype), old)
+    return old
+
+
+def _choose(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    experience: Experience,
+    groups: RowRange,
+    targets: SequenceTargets,
+    step: int,
+) -> TokenChoice | None:
+    """The tokens that train, from one pass over the whole step before the first backward; None where all do."""
+    method, rows = _method(resources), experience.rows(groups)
+    if method.selection is None:
+        return None
+    logp, entropy = score_without_gradient(
+        _scorer(resources), ctx.runtime.model, experience.tokens, _pieces(ctx, experience, groups)
+    )
+    records = experience.batch.records[groups.first : groups.last]
+    names = [(group[0].row_id, sample) for group in records for sample in range(len(group))]
+    mask = experience.mask[rows.slice]
+    tokens = step_tokens(
+        logp,
+        _behaviour_logp(logp, experience, rows, method),
+        targets.advantages.flatten().to(logp),
+        entropy,
+        batch_uniforms(resources.seed, "token_selection", step, names, mask.shape[1]),
+        mask,
+    )
+    return choose_tokens(ctx.runtime.accelerator, method, ctx.scoring.clipping, tokens, mask)
+
+
+def _pieces(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) -> list[RowRange]:
+    """The slices of a step: its loader batches, each cut by rows or tokens."""
+    return [
+        piece
+        for part in loader_ranges(groups, ctx.optimization.schedule.grad_accum_steps)
+        for piece in plan_slices(experience.tokens, experience.rows(part), ctx.scoring.batching.max_tokens)
+    ]
+
+
+def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) -> StepCounts:
+    rows = experience.rows(groups).slice
     local = [
-        float(experience.valid.flatten()[rows.slice].sum()),
-        float(experience.mask[rows.slice].sum()),
-        float(num_groups),
+        float(experience.valid.flatten()[rows].sum()),
+        float(experience.mask[rows].sum()),
+        float(len(groups)),
+        float(len(_pieces(ctx, experience, groups))),
     ]
     return StepCounts(*global_sum(ctx.runtime.accelerator, local))
 
@@ -163,11 +218,7 @@ def _slices(
     on its whole group.
     """
     scorer, model = _scorer(resources), ctx.runtime.model
-    pieces = [
-        piece
-        for part in loader_ranges(groups, ctx.optimization.schedule.grad_accum_steps)
-        for piece in plan_slices(experience.tokens, experience.rows(part), ctx.scoring.batching.max_tokens)
-    ]
+    pieces = _pieces(ctx, experience, groups)
     whole = whole_groups(pieces, experience.group_size)
     if not whole and _method(resources).listwise_scale > 0:
         logp, _ = score_without_gradient(scorer, model, experience.tokens, pieces)
@@ -197,21 +248,23 @@ def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:
 
 
 def _slice_targets(
+    method: Method,
     targets: SequenceTargets,
     row_scores: Tensor,
     here: slice,
     experience: Experience,
     piece: RowRange,
     like: Tensor,
+    chosen: TokenChoice | None,
 ) -> SliceTargets:
     """The rows of the targets that a slice trains, of the device and type of its log-probs."""
     size = targets.group_size
     first, last = here.start // size, -(-here.stop // size)
     inside = slice(here.start - first * size, here.stop - first * size)
     groups = targets.groups(first, last)
-    term = listwise_term(groups, row_scores.view(-1, size)[first:last])
+    term = method.group_loss(groups, row_scores.view(-1, size)[first:last])
     part = groups.listwise_valid
-    num_part = part.sum(dim=-1, keepdim=True)
+    num_part = part.sum(dim=-1, keepdim=True).to(groups.advantages.dtype)
     baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
     reference = None if experience.reference is None else experience.reference.ref_token_logp
     known = experience.sampled_known[piece.slice].to(like.device)
@@ -221,6 +274,9 @@ def _slice_targets(
     def rows(values: Tensor) -> Tensor:
         return values.flatten()[inside].to(like)
 
+    def tokens(mask: Tensor | None) -> Tensor | None:
+        return None if mask is None else mask[here].to(like.device)
+
     return SliceTargets(
         advantages=rows(groups.advantages),
         reference_logp=None if reference is None else reference[piece.slice].to(like),
@@ -229,6 +285,8 @@ def _slice_targets(
         listwise_coefficient=rows(term.coefficient),
         weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),
         weight_baseline=rows(baseline),
+        trained_tokens=tokens(chosen.trained if chosen else None),
+        held_tokens=tokens(chosen.held if chosen else None),
     )
 
 

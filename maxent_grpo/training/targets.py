@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from maxent_grpo.objective.group_losses import centred, soft_utilities
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.objective.weights import (
-    ListwiseTerm,
     informative_groups,
-    listwise_cross_entropy,
     listwise_groups,
     masked_log_softmax,
     maxent_log_weights,
@@ -42,6 +41,10 @@ class SequenceTargets:
     """Rows with a valid reward [P, G]."""
     right: Tensor
     """Rows whose utility reaches `right_threshold` [P, G]."""
+    behaviour_scores: Tensor
+    """Score of each completion under the sampler [P, G] [nats]; 0 where the method does not look at it."""
+    values: ControllerValues
+    """tau and beta in force."""
 
     @property
     def group_size(self) -> int:
@@ -50,7 +53,8 @@ class SequenceTargets:
 
     def groups(self, first: int, last: int) -> SequenceTargets:
         """The targets of prompts first .. last - 1."""
-        return SequenceTargets(**{name: getattr(self, name)[first:last] for name in self.__dataclass_fields__})
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: value[first:last] for name, value in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,15 @@ class GroupEvidence:
     """What the weights of each group follow from once tau and beta are known, all [P, G] in float64."""
 
     utilities: Tensor
+    """As credit saw them."""
+    right: Tensor
+    """Rows whose reward reaches `right_threshold`."""
     log_q: Tensor
     """-inf where a completion takes no part."""
     log_reference: Tensor | None
     """Reference scores [nats]; None without a reference."""
+    behaviour_scores: Tensor | None
+    """Scores under the sampler [nats]; None where the method does not look at them."""
     valid: Tensor
     """Rows with a valid reward."""
     takes_part: Tensor
@@ -81,6 +90,7 @@ def group_evidence(
     complete: Tensor,
     reference: ReferenceLogprobs | None,
     weighting: WeightingSettings,
+    behaviour_scores: Tensor | None = None,
 ) -> GroupEvidence:
     """Utilities, q and reference scores of every group, and which completions take part.
 
@@ -91,33 +101,52 @@ def group_evidence(
             larger than that of any completion it could have become, so it takes no part in the listwise term.
         reference: reference scores, or None where none is kept.
         weighting: which neutral groups take part.
+        behaviour_scores: [P, G] scores under the sampler, where the method looks at them.
     """
     q = torch.tensor(rewards.q_grouped, dtype=torch.float64)
-    utilities = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q)
+    utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(q)
+    right = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q) >= weighting.right_threshold
     takes_part = valid & complete
     groups = listwise_groups(
         utilities,
         takes_part,
+        right,
         keep_right=weighting.neutral_groups is not NeutralGroups.skip,
         keep_wrong=weighting.neutral_groups is NeutralGroups.keep,
-        right_threshold=weighting.right_threshold,
     )
     takes_part = takes_part & groups.unsqueeze(-1)
     log_q = torch.where(takes_part, q.log(), torch.full_like(q, -torch.inf))
     log_reference = None if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
-    return GroupEvidence(utilities, log_q, log_reference, valid, takes_part)
+    return GroupEvidence(utilities, right, log_q, log_reference, behaviour_scores, valid, takes_part)
 
 
 def sequence_targets(
-    rewards: RewardComputation, evidence: GroupEvidence, weighting: WeightingSettings, values: ControllerValues
+    rewards: RewardComputation,
+    evidence: GroupEvidence,
+    weighting: WeightingSettings,
+    values: ControllerValues,
+    *,
+    soft: bool = False,
 ) -> SequenceTargets:
-    """Advantages A_i of every group, and its weights w_i at the current tau and beta."""
+    """Advantages A_i of every group, and its weights w_i, at the current tau and beta.
+
+    With ``soft`` the advantages are those of the regularised reward r / T_q - tau s + beta (s_ref - s), centred.
+    """
     advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64)
     log_q, takes_part, utilities = evidence.log_q, evidence.takes_part, evidence.utilities
     log_reference = torch.zeros_like(log_q) if evidence.log_reference is None else evidence.log_reference
     log_weights = maxent_log_weights(log_q, log_reference, takes_part, tau=values.tau, beta=values.beta)
-    right = utilities >= weighting.right_threshold
-    return SequenceTargets(advantages, log_weights, log_q, log_reference, takes_part, utilities, evidence.valid, right)
+    behaviour = torch.zeros_like(log_q) if evidence.behaviour_scores is None else evidence.behaviour_scores
+    if soft:
+        rewarded = soft_utilities(
+            utilities, behaviour, log_reference,
+            tau=values.tau, beta=values.beta, q_temperature=weighting.q_temperature,
+        )  # fmt: skip
+        advantages = centred(rewarded, evidence.valid)
+    return SequenceTargets(
+        advantages, log_weights, log_q, log_reference, takes_part, utilities, evidence.valid, evidence.right,
+        behaviour, values,
+    )  # fmt: skip
 
 
 def group_scores(
@@ -126,11 +155,6 @@ def group_scores(
     """Detached policy scores by group, [P, G] in float64, from summed log-probabilities [N]."""
     score = sequence_score(logp_sum.detach(), lengths, mode=score_mode, score_length=weighting.score_length)
     return score.double().cpu().view(-1, group_size)
-
-
-def listwise_term(targets: SequenceTargets, scores: Tensor) -> ListwiseTerm:
-    """Cross-entropy of each whole group and its gradient with respect to the scores (detached)."""
-    return listwise_cross_entropy(targets.log_weights, scores, targets.listwise_valid)
 
 
 def policy_group_log_probs(targets: SequenceTargets, scores: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Credit: golden numbers, exact zeros, invalid completions."""
 
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -10,10 +11,18 @@ from support.golden import golden
 from support.numbers import assert_equals, both_precisions, everything_valid
 from support.properties import Group, groups, quick
 
-from maxent_grpo.objective.advantages import centred_advantages, group_spread, standardised_advantages
+from maxent_grpo.objective.advantages import (
+    batch_standardised_advantages,
+    centred_advantages,
+    group_spread,
+    leave_one_out_advantages,
+    pass_at_k_advantages,
+    standardised_advantages,
+    whitened_advantages,
+)
 
 REWARDS = {"R1": [1.0, 0.0, 0.0, 0.0], "R2": [1.0, 0.0, 0.0, 1.0], "R3": [1.0, 1.0, 1.0, 1.0], "R4": [0.7]}
-RULES = {"grpo": standardised_advantages, "drgrpo": centred_advantages}
+RULES = {"grpo": standardised_advantages, "drgrpo": centred_advantages, "rloo": leave_one_out_advantages}
 
 
 @both_precisions
@@ -21,7 +30,9 @@ RULES = {"grpo": standardised_advantages, "drgrpo": centred_advantages}
 @pytest.mark.parametrize("rule", RULES)
 def test_advantages_match_the_worked_examples(rule: str, rewards: str, dtype: torch.dtype) -> None:
     utilities = torch.tensor([REWARDS[rewards]], dtype=dtype)
-    assert_equals(RULES[rule](utilities, everything_valid(utilities))[0], golden(f"adv.{rule}.{rewards}"))
+    # a group of one has no others to be compared with: its advantage is 0, not its reward
+    expected = [0.0] if (rule, rewards) == ("rloo", "R4") else golden(f"adv.{rule}.{rewards}")
+    assert_equals(RULES[rule](utilities, everything_valid(utilities))[0], expected)
 
 
 def test_the_deviation_is_that_of_a_sample_not_of_a_population() -> None:
@@ -105,3 +116,61 @@ def test_advantages_follow_a_permutation_and_ignore_a_shift(group: Group, order:
     if group_spread(group.utilities, valid) > 1e-6:
         moved = centred_advantages(group.utilities + shift, valid)
         assert_equals(moved, centred_advantages(group.utilities, valid), tolerance=1e-9)
+
+
+TWO_GROUPS = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+
+
+@both_precisions
+def test_batch_scaling_uses_one_deviation_for_all_groups(dtype: torch.dtype) -> None:
+    utilities = torch.tensor(TWO_GROUPS, dtype=dtype)
+    advantages = batch_standardised_advantages(utilities, everything_valid(utilities))
+    assert_equals(advantages, golden("adv.batchstd.R1+R1110"))
+
+
+@both_precisions
+def test_whitening_counts_every_token(dtype: torch.dtype) -> None:
+    utilities = torch.tensor(TWO_GROUPS, dtype=dtype)
+    lengths = torch.tensor([[2, 3, 1, 2], [2, 2, 4, 1]])
+    whitened = whitened_advantages(utilities, everything_valid(utilities), lengths)
+    assert_equals(whitened, golden("adv.rpp_baseline"))
+    tokens = whitened.flatten().double().repeat_interleave(lengths.flatten())
+    assert float(tokens.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(tokens.std(correction=1)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_whitening_without_any_signal_is_exactly_zero() -> None:
+    utilities = torch.full((3, 4), 0.7)
+    whitened = whitened_advantages(utilities, everything_valid(utilities), torch.ones(3, 4, dtype=torch.long))
+    assert torch.equal(whitened, torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize(("right", "expected"), [(2, "passk.adv_n8c2k4"), (5, "passk.adv_n8c5k4")])
+def test_set_rewards_match_the_worked_examples(right: int, expected: str) -> None:
+    is_right = (torch.arange(8) < right).unsqueeze(0)
+    advantages = pass_at_k_advantages(is_right, everything_valid(is_right), k=4)[0]
+    good, bad = golden(expected)
+    assert_equals(advantages, [good] * right + [bad] * (8 - right))
+    assert float(advantages.sum()) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_set_rewards_equal_the_average_over_all_sets() -> None:
+    for size, right, k in ((6, 2, 3), (5, 1, 2), (7, 3, 4), (4, 1, 1)):
+        is_right = [place < right for place in range(size)]
+        sets = list(combinations(range(size), k))
+        solved = torch.tensor([float(any(is_right[i] for i in chosen)) for chosen in sets], dtype=torch.float64)
+        mean, deviation = solved.mean(), solved.std(correction=0)
+        by_member = [
+            torch.stack([(value - mean) / deviation for chosen, value in zip(sets, solved, strict=True) if i in chosen])
+            for i in range(size)
+        ]
+        expected = torch.stack([values.mean() for values in by_member])
+        flags = torch.tensor([is_right])
+        assert_equals(pass_at_k_advantages(flags, everything_valid(flags), k=k)[0], expected)
+
+
+def test_sets_larger_than_the_group_carry_no_signal() -> None:
+    flags = torch.tensor([[True, False, False]])
+    assert not pass_at_k_advantages(flags, everything_valid(flags), k=4).any()
+    two_left = torch.tensor([[True, True, False]])
+    assert not pass_at_k_advantages(flags, two_left, k=3).any()

@@ -6,7 +6,13 @@ from support.golden import golden
 from support.numbers import assert_equals, both_precisions
 from torch import Tensor
 
-from maxent_grpo.objective.surrogate import clipped_objective, clipped_tokens, plain_objective
+from maxent_grpo.objective.surrogate import (
+    clipped_objective,
+    clipped_tokens,
+    plain_objective,
+    soft_gate_objective,
+    weighted_likelihood_objective,
+)
 
 COLUMNS = {name: place for place, name in enumerate(golden("surrogate.cols"))}
 ROWS = torch.tensor(golden("surrogate.rows"), dtype=torch.float64)
@@ -89,3 +95,23 @@ def test_the_clip_counts_no_masked_token_and_none_at_ratio_one() -> None:
     nothing = clipped_tokens(ratio, advantage, torch.tensor([False, False, True, True]), low=0.2, high=0.2)
     assert not nothing.low.any()
     assert not nothing.high.any()
+
+
+@both_precisions
+def test_the_capped_weight_is_the_slope_of_the_weighted_likelihood(dtype: torch.dtype) -> None:
+    logp = column("ratio").log().to(dtype).requires_grad_()
+    objective = weighted_likelihood_objective(logp.exp(), logp, column("A").to(dtype), cap=5.0)
+    (slope,) = torch.autograd.grad(objective.sum(), logp)
+    assert_equals(slope, column("cispo_max5_dlogp"))
+
+
+@both_precisions
+def test_the_soft_gate_matches_the_worked_examples_and_is_smooth_at_one(dtype: torch.dtype) -> None:
+    logp = column("ratio").log().to(dtype).requires_grad_()
+    objective = soft_gate_objective(
+        logp.exp(), column("A").to(dtype), positive_temperature=1.0, negative_temperature=1.05
+    )
+    assert_equals(objective, column("sapo_obj"))
+    (slope,) = torch.autograd.grad(objective.sum(), logp)
+    at_one = column("ratio") == 1.0
+    assert_equals(slope[at_one], column("A")[at_one])

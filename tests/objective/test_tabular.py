@@ -11,7 +11,7 @@ import math
 import jaxtyping
 import pytest
 import torch
-from support.steps import scoring_settings
+from support.steps import plain_facts, scoring_settings
 from torch import Tensor
 
 from maxent_grpo.config.scoring import DrGrpoScoringConfig, MaxEntScoringConfig, ScoringConfig
@@ -20,7 +20,7 @@ from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.method import resolve_method
-from maxent_grpo.training.targets import group_evidence, group_scores, listwise_term, sequence_targets
+from maxent_grpo.training.targets import group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.types.choices import ScoreMode
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
@@ -38,6 +38,7 @@ ROWS = NUM_SEEDS * GROUP
 MASK = torch.ones(ROWS, 1, dtype=torch.bool)
 ONE_TOKEN = torch.ones(ROWS, dtype=torch.long)
 EVERYONE = torch.ones(NUM_SEEDS, GROUP, dtype=torch.bool)
+FACTS = plain_facts(EVERYONE)
 PAIRS = PromptCompletionBatch(["x"] * ROWS, ["y"] * ROWS)
 
 
@@ -65,7 +66,7 @@ def trained(config: ScoringConfig, num_steps: int) -> Tensor:
         fixed = logp.detach()
 
         utilities = (drawn < NUM_RIGHT).double()
-        advantages = method.advantages(utilities, EVERYONE)
+        advantages = method.advantages(utilities, FACTS)
         q = utility_log_q(utilities, EVERYONE, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon).exp()
         rewards = RewardComputation(
             utilities.flatten().tolist(),
@@ -77,7 +78,7 @@ def trained(config: ScoringConfig, num_steps: int) -> Tensor:
         )
         evidence = group_evidence(rewards, EVERYONE, EVERYONE, None, weighting)
         targets = sequence_targets(rewards, evidence, weighting, values)
-        term = listwise_term(targets, group_scores(fixed[:, 0], ONE_TOKEN, weighting, ScoreMode.sum, GROUP))
+        term = method.group_loss(targets, group_scores(fixed[:, 0], ONE_TOKEN, weighting, ScoreMode.sum, GROUP))
         rows = SliceTargets(
             advantages=targets.advantages.flatten(),
             reference_logp=None,

@@ -241,13 +241,11 @@ def test_neutral_groups_take_part_as_the_policy_says(
     valid = torch.tensor(
         [[True] * 3, [True] * 3, [True] * 3, [True, False, True], [True, False, False], [False] * 3],
     )
-    taken = listwise_groups(utilities, valid, keep_right=keep_right, keep_wrong=keep_wrong, right_threshold=0.999)
+    taken = listwise_groups(utilities, valid, utilities >= 0.999, keep_right=keep_right, keep_wrong=keep_wrong)
     assert taken.tolist() == expected, policy
 
 
 def test_the_threshold_tells_right_neutral_groups_from_wrong_ones() -> None:
     utilities = torch.tensor([[0.8, 0.8], [0.79, 0.79]])
-    taken = listwise_groups(
-        utilities, everything_valid(utilities), keep_right=True, keep_wrong=False, right_threshold=0.8
-    )
+    taken = listwise_groups(utilities, everything_valid(utilities), utilities >= 0.8, keep_right=True, keep_wrong=False)
     assert taken.tolist() == [True, False]

@@ -74,8 +74,8 @@ class Laboratory:
         info = StepBatchInfo(epoch=0, step_in_epoch=0, batch=next(iter(self.ctx.runtime.train_loader)))
         return gather_experience(self.ctx, self.resources, info, self.parts.rows, self.parts.clock, 0)
 
-    def step(self, experience: Experience) -> Outcome:
-        """One optimiser step on the experience's first portion; the weights stay changed."""
+    def step(self, experience: Experience, portion: int = 0) -> Outcome:
+        """One optimiser step on a portion of the experience; the weights stay changed."""
         self._gradient = {}
         scorers = [scorer for scorer in (self.resources.scorer, self.resources.reference_scorer) if scorer]
         for scorer in scorers:
@@ -84,10 +84,10 @@ class Laboratory:
             self.ctx,
             self.resources,
             experience,
-            experience.portions[0],
+            experience.portions[portion],
             self.parts.controller,
             self.parts.clock,
-            step=1,
+            step=portion + 1,
         )
         metrics = step_metrics(report, self.ctx.scoring.weighting, [scorer.counters.drain() for scorer in scorers])
         return Outcome(report, metrics, self._gradient, self.weights())

@@ -34,8 +34,10 @@ from maxent_grpo.config.scoring import (
     MaxEntListwiseScoringConfig,
     MaxEntScoringConfig,
 )
+from maxent_grpo.config.scoring_methods import SoftScoringConfig
 from maxent_grpo.telemetry.inert import inert_settings
-from maxent_grpo.telemetry.summary import loss_formula, startup_summary
+from maxent_grpo.telemetry.method_summary import loss_formula
+from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
@@ -102,6 +104,11 @@ def test_auto_keeps_a_reference_only_for_a_coefficient() -> None:
 def test_a_listwise_beta_counts_only_with_its_term() -> None:
     assert reference_source(config_with(MaxEntScoringConfig, scoring__weighting__beta=0.1)) == "model"
     assert reference_source(config_with(DrGrpoScoringConfig, scoring__weighting__beta=0.1)) == "none"
+
+
+def test_the_regularised_reward_needs_the_reference_for_its_beta() -> None:
+    assert reference_source(config_with(SoftScoringConfig, scoring__weighting__beta=0.1)) == "model"
+    assert reference_source(config_with(SoftScoringConfig)) == "none"
 
 
 def test_a_coefficient_that_a_controller_moves_needs_the_reference_also_at_zero() -> None:

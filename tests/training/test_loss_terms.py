@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.numbers import assert_equals
 from support.steps import (
-    OPTIONS,
+    plain_facts,
     random_step,
     reference_scores,
     run_step,
@@ -36,7 +36,7 @@ def clipped_by_hand(ratio: Tensor, advantage: Tensor, low: float, high: float) -
     return torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "maxent", "maxent_listwise"])
 def test_the_loss_is_the_hand_written_sum_over_rows_and_tokens(name: str) -> None:
     step = random_step(seed=7)
     settings = settings_for(name, kl_beta=0.3, entropy_coef=0.02)
@@ -183,12 +183,14 @@ def test_the_mismatch_correction_weights_the_policy_term_and_not_the_kl_term(mod
     corrected = run_step(step, settings_for("dr_grpo", mismatch=MismatchSettings(mode, 1.2, 0.8), **options))
     bypass = run_step(step, settings_for("dr_grpo", mismatch=MismatchSettings(MismatchMode.bypass), **options))
     gap = torch.where(step.mask, step.old_logp - step.sampled_logp, 0.0)
-    w = (gap.sum(dim=-1, keepdim=True) if mode.startswith("sequence") else gap).exp().expand_as(gap)
-    floor = 0.8 if mode is MismatchMode.token_mask else 0.0
+    length = step.lengths.clamp(min=1).unsqueeze(-1)
+    total = gap.sum(dim=-1, keepdim=True) / (length if mode.startswith("geometric") else 1)
+    w = (gap if mode.startswith("token") else total).exp().expand_as(gap)
+    floor = 0.0 if mode is MismatchMode.sequence_mask else 0.8
     w = w.clamp(max=1.2) if mode.endswith("truncate") else torch.where((w >= floor) & (w <= 1.2), w, 0.0)
     method = resolve_method(settings_for("dr_grpo"), score_mode=ScoreMode.sum, max_completion_len=8)
     assert method.advantages is not None
-    advantage = method.advantages(step.utilities, step.valid).view(-1, 1)
+    advantage = method.advantages(step.utilities, plain_facts(step.valid)).view(-1, 1)
     ratio = torch.where(step.mask, step.logp - step.old_logp, 0.0).exp()
     token = torch.where(step.mask, w * clipped_by_hand(ratio, advantage, 0.2, 0.2), 0.0)
     assert corrected.part("policy_loss") == pytest.approx(-float(token.sum()) / (15 * 8), abs=1e-12)

@@ -9,6 +9,55 @@ class AdvantageKind(StrEnum):
     none = "none"
     group_mean = "group_mean"
     group_std = "group_std"
+    batch_std = "batch_std"
+    leave_one_out = "leave_one_out"
+    whitened = "whitened"
+    pass_at_k = "pass_at_k"
+    soft = "soft"
+
+
+class Shaping(StrEnum):
+    """Credit axis: how a utility changes with the rest of its group before advantages are taken."""
+
+    none = "none"
+    uniqueness = "uniqueness"
+    unlikeliness = "unlikeliness"
+
+
+class RowWeighting(StrEnum):
+    """Credit axis: how much each completion's advantage counts within its group, and each group in the step."""
+
+    uniform = "uniform"
+    tempered = "tempered"
+    prompt_scaled = "prompt_scaled"
+    answer_entropy = "answer_entropy"
+
+
+class Surrogate(StrEnum):
+    """Clip axis: what is maximised per token, given its ratio and advantage."""
+
+    clip = "clip"
+    weighted_likelihood = "weighted_likelihood"
+    soft_gate = "soft_gate"
+
+
+class TokenSelection(StrEnum):
+    """Clip axis: which tokens train, by statistics of the whole step."""
+
+    all = "all"
+    clip_cov = "clip_cov"
+    kl_cov = "kl_cov"
+    high_entropy = "high_entropy"
+
+
+class GroupLoss(StrEnum):
+    """Regulariser axis: the listwise term, a function of the sequence scores of a whole group."""
+
+    cross_entropy = "cross_entropy"
+    centred_likelihood = "centred_likelihood"
+    importance_likelihood = "importance_likelihood"
+    conditional = "conditional"
+    squared_residual = "squared_residual"
 
 
 class RatioLevel(StrEnum):
@@ -24,6 +73,7 @@ class Reduction(StrEnum):
     token = "token"
     sequence = "sequence"
     constant = "constant"
+    micro_batch = "micro_batch"
 
 
 class KlEstimator(StrEnum):
@@ -83,6 +133,8 @@ class MismatchMode(StrEnum):
     token_mask = "token_mask"
     sequence_truncate = "sequence_truncate"
     sequence_mask = "sequence_mask"
+    geometric_truncate = "geometric_truncate"
+    geometric_mask = "geometric_mask"
 
 
 class EntropyMode(StrEnum):

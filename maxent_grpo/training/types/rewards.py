@@ -152,6 +152,13 @@ class RewardComputation:
     seed_advantage_scales: list[float] | None = None
     seed_alpha_effective: float | None = None
     seed_max_possible_entropy: float | None = None
+    shaped_utils: list[float] | None = None
+    """Utilities as credit saw them, where a rule reshaped them by their group or length; None where it is ``total_utils``."""
+
+    @property
+    def credited_utils(self) -> list[float]:
+        """The utilities that advantages and q were made from."""
+        return self.total_utils if self.shaped_utils is None else self.shaped_utils
 
     @property
     def advantage_samples(self) -> list[float]:

@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
+    GroupLoss,
     KlEstimator,
     MismatchMode,
     RatioLevel,
     Reduction,
     Truncation,
+)
+from maxent_grpo.training.types.credit import (
+    DynamicSamplingSettings,
+    RowWeightSettings,
+    ShapingSettings,
+    SurrogateSettings,
+    TokenSelectionSettings,
 )
 from maxent_grpo.training.types.generation import (
     GENERATION_COUNTERS,
@@ -249,6 +257,13 @@ class ScoringSettings:
     truncation: Truncation = Truncation.keep
     mismatch: MismatchSettings = field(default_factory=MismatchSettings)
     reference_sync: ReferenceSync = field(default_factory=ReferenceSync)
+    pass_k: int = 4
+    shaping: ShapingSettings = field(default_factory=ShapingSettings)
+    row_weights: RowWeightSettings = field(default_factory=RowWeightSettings)
+    surrogate: SurrogateSettings = field(default_factory=SurrogateSettings)
+    token_selection: TokenSelectionSettings = field(default_factory=TokenSelectionSettings)
+    group_loss: GroupLoss = GroupLoss.cross_entropy
+    dynamic_sampling: DynamicSamplingSettings = field(default_factory=DynamicSamplingSettings)
 
 
 class ControllerObjective(Protocol):
@@ -347,6 +362,8 @@ class StepResources:
     method: Method | None = None
     scorer: TokenScorer | None = None
     reference_scorer: TokenScorer | None = None
+    seed: int = 0
+    """The run's seed, for choices that a step makes at random."""
 
 
 @dataclass(slots=True)
