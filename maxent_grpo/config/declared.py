@@ -108,7 +108,8 @@ def kind_at(path: str, chosen: dict[str, type]) -> Any | None:
 def nearest(path: str) -> str | None:
     """The declared path that a mistyped one most likely stands for.
 
-    The last name weighs as much as the whole path, so that both a typo in the name and a missing group are recognised.
+    The last name weighs as much as the whole path, so that both a typo in the name and a missing group are recognised; a
+    name without a group is compared with last names only. Of equals, one that every option of its group has comes first.
     """
     parts = path.split(".")
     for depth in range(1, len(parts)):
@@ -118,12 +119,18 @@ def nearest(path: str) -> str | None:
     def likeness(candidate: str) -> tuple[float, float]:
         whole = difflib.SequenceMatcher(None, path, candidate).ratio()
         last = difflib.SequenceMatcher(None, parts[-1], candidate.rsplit(".", 1)[-1]).ratio()
-        return max(whole, last), whole + last
+        return max(whole, last), last if len(parts) == 1 else whole + last
 
     known = [candidate for candidate in declared_paths() if len(parts) == 1 or "." in candidate]
     scores = {candidate: likeness(candidate) for candidate in known}
     likely = [candidate for candidate in known if scores[candidate][0] >= 0.7]
-    return max(likely, key=lambda candidate: scores[candidate][1], default=None)
+    return max(likely, key=lambda candidate: (scores[candidate][1], _everywhere(candidate)), default=None)
+
+
+def _everywhere(path: str) -> bool:
+    """Whether every option of a path's group has it."""
+    group = path.partition(".")[0]
+    return len(options_with(path)) in (0, len(options(group)))
 
 
 def describe(kind: Any) -> str:
