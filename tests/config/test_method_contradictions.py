@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from omegaconf import OmegaConf
+from support.settings import changed, checked
 
-from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.contradictions import RULES, warnings
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES
-from maxent_grpo.config.load import load_config
-from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import ConfigError
 
@@ -136,15 +133,14 @@ OTHER_SENTENCES: dict[tuple[str, ...], list[str]] = {
 @pytest.mark.parametrize("overrides", [*CREDIT_SENTENCES, *OTHER_SENTENCES], ids=" ".join)
 def test_a_method_that_cannot_work_is_refused(overrides: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as refused:
-        load_config(list(overrides))
+        checked(*overrides)
     assert refused.value.problems == (CREDIT_SENTENCES | OTHER_SENTENCES)[overrides]
 
 
 def test_every_rule_of_credit_and_tokens_speaks_above() -> None:
     spoken: set[Callable[..., object]] = set()
     for overrides in CREDIT_SENTENCES:
-        config = OmegaConf.to_object(compose_config(list(overrides)).config)
-        assert isinstance(config, RootConfig)
+        config = changed(*overrides)
         spoken |= {rule for rule in CREDIT_RULES if list(rule(config))}
     assert spoken == set(CREDIT_RULES)
     assert spoken <= set(RULES)
@@ -171,7 +167,7 @@ def test_every_rule_of_credit_and_tokens_speaks_above() -> None:
     ids=" ".join,
 )
 def test_a_method_that_can_work_is_not(overrides: tuple[str, ...]) -> None:
-    load_config(list(overrides))
+    checked(*overrides)
 
 
 GSPO_WARNING = (
@@ -219,4 +215,4 @@ NEUTRAL_WARNING = (
     ],
 )
 def test_what_is_probably_not_meant_is_warned_about(overrides: tuple[str, ...], expected: list[str]) -> None:
-    assert warnings(load_config(list(overrides))) == expected
+    assert warnings(checked(*overrides)) == expected

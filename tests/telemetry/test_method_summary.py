@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
 import pytest
+from support.settings import changed, checked
 
 from maxent_grpo.config.contradictions import contradictions
 from maxent_grpo.config.declared import options
-from maxent_grpo.config.load import load_config
-from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.telemetry.inert import idle_reasons, inert_settings
 from maxent_grpo.telemetry.method_summary import loss_formula, method_rows
@@ -84,14 +82,9 @@ LOSSES = {
 }
 
 
-@cache
-def configured(*overrides: str) -> RootConfig:
-    return load_config(list(overrides))
-
-
 def rows(*overrides: str) -> dict[str, str]:
     """The summary's rows of the method, those without a label left out."""
-    return dict(method_rows(configured(*overrides)))
+    return dict(method_rows(changed(*overrides)))
 
 
 def differences(node: Any, base: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -108,7 +101,7 @@ def differences(node: Any, base: Any, prefix: str = "") -> list[tuple[str, Any]]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_everything_that_makes_an_option_what_it_is_is_shown(method: str) -> None:
-    text = startup_summary(configured(f"scoring={method}"), {"train_rows": 10, "eval_rows": 2})
+    text = startup_summary(changed(f"scoring={method}"), {"train_rows": 10, "eval_rows": 2})
     assert text.startswith(f"method: {method}\n")
     for path, value in differences(options("scoring")[method](), ScoringConfig()):
         assert SHOWN[path, value] in text, (path, value)
@@ -212,7 +205,7 @@ UNUSED = {
 
 def idle(*overrides: str) -> dict[str, str]:
     """Setting and reason of everything that was changed and does nothing."""
-    return dict(sentence.split(": ", 1) for sentence in inert_settings(configured(*overrides)))
+    return dict(sentence.split(": ", 1) for sentence in inert_settings(changed(*overrides)))
 
 
 def test_the_settings_of_rules_that_are_off_are_named() -> None:
@@ -299,6 +292,6 @@ ACTING = {
 
 @pytest.mark.parametrize("method", ACTING)
 def test_the_settings_that_a_method_is_made_of_act(method: str) -> None:
-    config = configured(method, "optimization.minibatches=2")
+    config = checked(method, "optimization.minibatches=2")
     assert list(contradictions(config)) == []
     assert not set(ACTING[method]) & {path for path, _ in idle_reasons(config)}
