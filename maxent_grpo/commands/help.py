@@ -39,15 +39,19 @@ options:
 def help_text() -> str:
     """Every group with its options, a line each from the option's docstring, the presets, and example commands."""
     defaults = _defaults()
+    presets = sorted((config_directory() / PRESETS).glob("*.yaml"))
+    width = max(
+        len(name) for name in [*(name for group in groups() for name in options(group)), *(p.stem for p in presets)]
+    )
     lines = [HEAD, ""]
     for group in groups():
         lines.append(group)
         for name, node in options(group).items():
             mark = "*" if defaults.get(group) == name else " "
-            lines.append(f" {mark} {name:<16} {_first_line(node)}")
+            lines.append(f" {mark} {name:<{width}}  {_first_line(node)}")
     lines += ["", f"{PRESETS} (conf/{PRESETS}/)"]
-    for file in sorted((config_directory() / PRESETS).glob("*.yaml")):
-        lines.append(f"   {file.stem:<16} {_claim(file.read_text(encoding='utf-8'))}")
+    for file in presets:
+        lines.append(f"   {file.stem:<{width}}  {_claim(file.read_text(encoding='utf-8'))}")
     return "\n".join([*lines, "", TAIL])
 
 

@@ -2,8 +2,8 @@
 
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
-``contradictions_method.py``, those about the problems in ``contradictions_data.py``, those about controllers in
-``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``.
+``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py``, those
+about controllers in ``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, controller_warnings
+from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
@@ -45,7 +46,7 @@ def warnings(config: RootConfig) -> list[str]:
             found.append(
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
-    return found + controller_warnings(config) + meta_warnings(config)
+    return found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config)
 
 
 def _tiny_model(config: RootConfig) -> Iterator[str]:
@@ -182,6 +183,7 @@ def _reward_functions(config: RootConfig) -> Iterator[str]:
 
 RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *METHOD_RULES,
+    *CREDIT_RULES,
     *CONTROLLER_RULES,
     meta_rules,
     _group_size,

@@ -15,22 +15,24 @@ from maxent_grpo.config.controller import (
     EntropyControllerConfig,
     KlControllerConfig,
 )
-from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resolve import chosen_options, uses_temperature
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.types.choices import KlLaw, ReferenceSource, TargetSchedule
 
 
 def _unused(config: RootConfig) -> Iterator[str]:
-    """A coefficient of the listwise term, moved where that term is off."""
-    options = chosen_options(config)
-    if config.scoring.weighting.listwise_coef > 0:
+    """A coefficient of the target weights, moved where the loss does not depend on it."""
+    options, scoring = chosen_options(config), config.scoring
+    if uses_temperature(scoring):
         return
+    why = f"scoring.weighting.listwise_coef={scoring.weighting.listwise_coef}"
+    if scoring.weighting.listwise_coef > 0:
+        why = f"scoring.group_loss={scoring.group_loss}"
     for path in config.controller.adapted():
         if path in (TAU, BETA):
             yield (
-                f"controller={options['controller']} adapts {path}, which scoring={options['scoring']} with "
-                f"scoring.weighting.listwise_coef={config.scoring.weighting.listwise_coef} does not use: use scoring=maxent "
-                f"or controller=fixed"
+                f"controller={options['controller']} adapts {path}, which scoring={options['scoring']} with {why} does not "
+                f"use: use scoring=maxent or controller=fixed"
             )
 
 
@@ -38,7 +40,7 @@ def _no_reference(config: RootConfig) -> Iterator[str]:
     if config.scoring.reference_logprobs_source is not ReferenceSource.none:
         return
     for path in config.controller.adapted():
-        if path == KL_BETA or (path == BETA and config.scoring.weighting.listwise_coef > 0):
+        if path == KL_BETA or (path == BETA and uses_temperature(config.scoring)):
             yield (
                 f"controller={chosen_options(config)['controller']} adapts {path} by the divergence from a reference, which "
                 f"scoring.reference_logprobs_source=none leaves out: use scoring.reference_logprobs_source=model or "

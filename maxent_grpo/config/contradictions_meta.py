@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.training.types.choices import AdvantageKind, MetaMode
+from maxent_grpo.training.types.choices import AdvantageKind, GroupLoss, MetaMode
 
 FIRST_ORDER_INTERVAL = 10
 """Fewest optimiser steps between two updates by meta-gradients of the reward [steps]."""
@@ -44,6 +44,16 @@ def _first_order(config: RootConfig, controller: MetaControllerConfig) -> Iterat
         yield (
             f"controller.mode=first_order differentiates the update of AdamW, and optimization is "
             f"{type(config.optimization).__name__}: use optimization=adamw or controller.mode=analytic"
+        )
+    if config.scoring.group_loss is not GroupLoss.cross_entropy and config.scoring.weighting.listwise_coef > 0:
+        yield (
+            f"controller.mode=first_order differentiates the listwise cross-entropy, and the listwise term is "
+            f"scoring.group_loss={config.scoring.group_loss}: use scoring.group_loss=cross_entropy or controller.mode=analytic"
+        )
+    if config.scoring.advantage is AdvantageKind.soft:
+        yield (
+            "controller.mode=first_order differentiates the listwise cross-entropy, and scoring.advantage=soft depends on tau "
+            "too: use another scoring.advantage with scoring.weighting.listwise_coef above 0, or controller.mode=analytic"
         )
     if config.scoring.clipping.use_clip_objective and config.scoring.advantage is AdvantageKind.none:
         yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resolve import chosen_options, uses_temperature
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import MaxEntListwiseScoringConfig, MaxEntScoringConfig, ScoringConfig
 from maxent_grpo.training.types.choices import (
@@ -20,9 +20,13 @@ from maxent_grpo.training.types.choices import (
 def _weight_exponent(config: RootConfig) -> Iterator[str]:
     weighting = config.scoring.weighting
     maxent = isinstance(config.scoring, (MaxEntScoringConfig, MaxEntListwiseScoringConfig))
-    if weighting.denom == 0 and (maxent or weighting.listwise_coef > 0):
-        option = f"scoring={chosen_options(config)['scoring']}"
-        who = option if maxent else f"{option} with scoring.weighting.listwise_coef={weighting.listwise_coef}"
+    if weighting.denom == 0 and (maxent or uses_temperature(config.scoring)):
+        who = f"scoring={chosen_options(config)['scoring']}"
+        if not uses_temperature(type(config.scoring)()):  # its own defaults do not explain why
+            soft = config.scoring.advantage is AdvantageKind.soft
+            who += " with " + (
+                "scoring.advantage=soft" if soft else f"scoring.weighting.listwise_coef={weighting.listwise_coef}"
+            )
         yield (
             f"{who} needs scoring.weighting.tau + scoring.weighting.beta > 0 (got {weighting.tau} + {weighting.beta}): the "
             f"weight exponent 1/(tau+beta) is undefined; use scoring=dr_grpo for the unweighted objective"
@@ -94,7 +98,7 @@ def _reference(config: RootConfig) -> Iterator[str]:
             f"scoring.reference_logprobs_source=none leaves out: use scoring.reference_logprobs_source=model or "
             f"scoring.kl_beta=0"
         )
-    if scoring.weighting.beta > 0 and scoring.weighting.listwise_coef > 0:
+    if scoring.weighting.beta > 0 and uses_temperature(scoring):
         yield (
             f"scoring.weighting.beta={scoring.weighting.beta} needs reference log-probabilities, which "
             f"scoring.reference_logprobs_source=none leaves out: use scoring.reference_logprobs_source=model or "

@@ -120,7 +120,7 @@ RANGES: dict[str, Interval] = {
     "scoring.shaping.overlong_weight": NOT_NEGATIVE,
     "scoring.row_weights.tau": NOT_NEGATIVE,
     "scoring.row_weights.entropy_alpha": Interval(-1.0, open_low=True),
-    "scoring.surrogate.ratio_cap": POSITIVE,
+    "scoring.surrogate.ratio_cap": Interval(1.0),
     "scoring.surrogate.positive_temperature": POSITIVE,
     "scoring.surrogate.negative_temperature": POSITIVE,
     "scoring.token_selection.share": SHARE_ABOVE_ZERO,

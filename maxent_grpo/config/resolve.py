@@ -44,17 +44,27 @@ def resolve_score_mode(mode: ScoreMode, max_completion_len: int) -> ScoreMode:
     return ScoreMode.sum if max_completion_len <= LONGEST_SUM_SCORE else ScoreMode.const
 
 
+def uses_temperature(scoring: ScoringConfig | ScoringSettings) -> bool:
+    """Whether the loss depends on tau and beta: through the target weights, the optimality condition or the soft reward."""
+    listwise = scoring.weighting.listwise_coef > 0 and scoring.group_loss is not GroupLoss.conditional
+    return listwise or scoring.advantage is AdvantageKind.soft
+
+
+def uses_utilities(scoring: ScoringConfig | ScoringSettings) -> bool:
+    """Whether the loss depends on how large utilities are, rather than only on which completions are right."""
+    credit = scoring.advantage not in (AdvantageKind.none, AdvantageKind.pass_at_k)
+    return credit or uses_temperature(scoring)
+
+
 def needs_reference(config: RootConfig) -> bool:
     """Whether a coefficient pulls towards the reference, now or once a controller has moved it.
 
-    The listwise beta counts only while the listwise term is on, or where the advantages are those of the reward that it
-    regularises.
+    The beta of the target counts only where the loss depends on it.
     """
     scoring, adapted = config.scoring, config.controller.adapted()
     if scoring.kl_beta > 0 or KL_BETA in adapted:
         return True
-    tilted = scoring.weighting.listwise_coef > 0 or scoring.advantage is AdvantageKind.soft
-    return tilted and (scoring.weighting.beta > 0 or BETA in adapted)
+    return uses_temperature(scoring) and (scoring.weighting.beta > 0 or BETA in adapted)
 
 
 def reference_source(config: RootConfig) -> ReferenceSource:

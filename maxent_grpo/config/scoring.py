@@ -26,7 +26,7 @@ from maxent_grpo.training.types.weighting import WeightingSettings
 
 @dataclass(slots=True)
 class BatchingConfig:
-    """How sequences are cut for scoring; apart from the tail window none of it changes the loss."""
+    """How sequences are cut for scoring; none of it changes the loss but the tail window, and slices under `reduction=micro_batch`."""
 
     logprob_chunk_size: int = 0
     """Sequences in one forward pass inside a slice; 0 is the whole slice [sequences]."""

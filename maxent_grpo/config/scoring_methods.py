@@ -42,7 +42,7 @@ class BnpoScoringConfig(ScoringConfig):
 
 @dataclass(slots=True)
 class DapoScoringConfig(ScoringConfig):
-    """DAPO (arXiv 2503.14476): higher upper clip, mean over all tokens, overlong penalty, groups without signal drawn again."""
+    """DAPO (arXiv 2503.14476): higher upper clip, mean over all tokens, groups without signal drawn again; its length penalty is shaping.overlong_buffer."""
 
     advantage: AdvantageKind = AdvantageKind.group_std
     reduction: Reduction = Reduction.token

@@ -7,28 +7,23 @@ reported, and the clip range, whose lack of effect with one update per rollout s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import reduce
 
-from maxent_grpo.config.controller import KL_BETA, EntropyControllerConfig, KlControllerConfig
+from maxent_grpo.config.controller import EntropyControllerConfig, KlControllerConfig
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.model import TinyModelConfig
-from maxent_grpo.config.resolve import has_unit_ratio, reference_source, resolve_score_mode
+from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.telemetry.inert_method import CLIP_RANGE, METHOD_RULES, Rule, under
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     KlLaw,
     MetaMode,
     MismatchMode,
-    NeutralGroups,
     ReferenceSource,
-    ScoreMode,
     TargetSchedule,
 )
-from maxent_grpo.training.types.weighting import WeightingSettings
-
-CLIP_RANGE = "scoring.clipping.clip_range"
 
 KL_LAW_SETTINGS = {
     KlLaw.multiplicative: ("clip", "horizon"),
@@ -37,13 +32,6 @@ KL_LAW_SETTINGS = {
     KlLaw.pi: ("gain", "integral_gain"),
 }
 """The settings of `controller=kl` that belong to one law only."""
-
-Rule = tuple[str, list[str]]
-"""Why settings have no effect, and which."""
-
-
-def _under(prefix: str, node: type) -> list[str]:
-    return [f"{prefix}.{field.name}" for field in fields(node)]
 
 
 def _value(config: RootConfig, path: str) -> object:
@@ -54,43 +42,6 @@ def _default(config: RootConfig, path: str) -> object:
     """The default of a setting in the option that was chosen for its group."""
     group, *rest = path.split(".")
     return reduce(getattr, rest, type(getattr(config, group))())
-
-
-def _clipping_rules(config: RootConfig) -> Iterator[Rule]:
-    clip = [f"scoring.clipping.{name}" for name in ("clip_range", "clip_range_high", "clip_delta")]
-    extras = [f"scoring.clipping.{name}" for name in ("clip_objective_coef", "clip_adv_baseline")]
-    if not config.scoring.clipping.use_clip_objective:
-        yield "scoring.clipping.use_clip_objective is false, so that nothing is clipped", [*clip, *extras]
-        return
-    if has_unit_ratio(config):
-        yield "with one update per rollout the ratio is 1", clip
-    if config.scoring.advantage is not AdvantageKind.none:
-        yield "only the clipped term of listwise methods (scoring.advantage=none) has a baseline", extras[1:]
-
-
-def _loss_rules(config: RootConfig) -> Iterator[Rule]:
-    scoring = config.scoring
-    no_kl = scoring.kl_beta == 0 and KL_BETA not in config.controller.adapted()
-    if no_kl:
-        yield "scoring.kl_beta is 0, so that no KL is added to the loss", ["scoring.kl_estimator"]
-    if scoring.weighting.listwise_coef == 0:
-        names = [path for path in _under("scoring.weighting", WeightingSettings) if not path.endswith("listwise_coef")]
-        yield "scoring.weighting.listwise_coef is 0, so that the listwise term is off", names
-    else:
-        mode = resolve_score_mode(scoring.weighting.score_mode, config.generation.max_completion_len)
-        if mode is not ScoreMode.const:
-            yield f"only score_mode=const divides by it, and the mode is {mode}", ["scoring.weighting.score_length"]
-        if scoring.weighting.neutral_groups is not NeutralGroups.skip_all_wrong:
-            reason = (
-                f"neutral_groups={scoring.weighting.neutral_groups} does not tell all-right groups from all-wrong ones"
-            )
-            yield reason, ["scoring.weighting.right_threshold"]
-    if not scoring.policy_entropy and scoring.entropy_coef == 0 and scoring.policy_entropy_bonus_coef == 0:
-        yield "scoring.policy_entropy is false and no entropy bonus is on", ["scoring.policy_entropy_mode"]
-    if scoring.advantage is AdvantageKind.none:
-        yield "there is no advantage term (scoring.advantage=none) to take it", ["scoring.ratio_level"]
-        if no_kl and scoring.entropy_coef == 0:
-            yield "no token-wise term is in the loss: no advantage, KL or entropy", ["scoring.reduction"]
 
 
 def _reference_rules(config: RootConfig) -> Iterator[Rule]:
@@ -120,7 +71,7 @@ def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
         yield "only the advantage term is corrected, and scoring.advantage=none has none", [cap, floor]
     elif mode is MismatchMode.bypass:
         yield "scoring.mismatch.mode=bypass corrects nothing", [cap, floor]
-    elif mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate):
+    elif mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate, MismatchMode.geometric_truncate):
         yield f"scoring.mismatch.mode={mode} only caps; the mask modes have a floor", [floor]
 
 
@@ -154,7 +105,7 @@ def _record_rules(config: RootConfig) -> Iterator[Rule]:
         names = ("every_n_steps", "batch_size", "num_samples", "ks", "seed", "temperature", "top_p", "greedy", "exact")
         yield "evaluation.enabled is false", [f"evaluation.{name}" for name in (*names, "seed_eval.enabled")]
     if not config.evaluation.seed_eval.enabled:
-        names = _under("evaluation.seed_eval", type(config.evaluation.seed_eval))
+        names = under("evaluation.seed_eval", type(config.evaluation.seed_eval))
         yield "evaluation.seed_eval.enabled is false", [name for name in names if not name.endswith(".enabled")]
     if config.checkpoint.best_metric is None:
         names = ("best_goal", "early_stop_patience")
@@ -187,13 +138,12 @@ def _controller_rules(config: RootConfig) -> Iterator[Rule]:
 
 def _start_rules(config: RootConfig) -> Iterator[Rule]:
     if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
-        names = _under("model.warm_start", type(config.model.warm_start))
+        names = under("model.warm_start", type(config.model.warm_start))
         yield "model.warm_start.enabled is false", [name for name in names if not name.endswith(".enabled")]
 
 
 RULES = (
-    _clipping_rules,
-    _loss_rules,
+    *METHOD_RULES,
     _reference_rules,
     _mismatch_rules,
     _batching_rules,

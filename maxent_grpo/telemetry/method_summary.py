@@ -67,6 +67,8 @@ def loss_formula(scoring: ScoringConfig, max_completion_len: int, adapted: Colle
     """
     clip = scoring.clipping
     coefficient = COEFFICIENT[scoring.reduction]
+    if _selects(scoring) and scoring.token_selection.count_kept_only:
+        coefficient = coefficient.replace("N_tok", "N_kept")
     terms: list[str] = []
     if scoring.advantage is not AdvantageKind.none:
         terms.append(f"- {_policy_term(scoring, coefficient)}")
@@ -74,9 +76,9 @@ def loss_formula(scoring: ScoringConfig, max_completion_len: int, adapted: Colle
         mode = resolve_score_mode(scoring.weighting.score_mode, max_completion_len)
         factor = _factor(scoring, mode, max_completion_len)
         sign, form = GROUP_TERM[scoring.group_loss]
-        terms.append(f"{sign} {'' if factor == '1' else f'{factor} '}mean_groups {form}")
+        terms.append(f"{sign} {factor}mean_groups {form}")
     if scoring.advantage is AdvantageKind.none and clip.use_clip_objective:
-        terms.append(f"- {clip.clip_objective_coef:g} mean_groups sum min(rho_seq a, clip(rho_seq) a), a = w - b")
+        terms.append(f"- {_times(clip.clip_objective_coef)}mean_groups sum min(rho_seq a, clip(rho_seq) a), a = w - b")
     if scoring.kl_beta > 0 or KL_BETA in adapted:
         factor = "kl_beta" if KL_BETA in adapted else f"{scoring.kl_beta:g}"
         terms.append(f"+ {factor} sum {coefficient} KL_{scoring.kl_estimator}(pi, pi_ref)")
@@ -89,14 +91,12 @@ def _policy_term(scoring: ScoringConfig, coefficient: str) -> str:
     selection = scoring.token_selection
     objective = _surrogate(scoring)
     if selection.kind is TokenSelection.kl_cov:
-        objective = f"({objective} - {selection.kl_coef:g} 1[held] |log rho|)"
+        objective = f"({objective} - {_times(selection.kl_coef)}1[held] |log rho|)"
     if selection.kind in (TokenSelection.clip_cov, TokenSelection.high_entropy):
         objective = f"1[kept] {objective}"
-        if selection.kind is TokenSelection.high_entropy and selection.count_kept_only:
-            coefficient = coefficient.replace("N_tok", "N_kept")
     clip = scoring.clipping
-    scaled = scoring.surrogate.kind is Surrogate.clip and clip.use_clip_objective and clip.clip_objective_coef != 1
-    return f"{f'{clip.clip_objective_coef:g} ' if scaled else ''}sum {coefficient} {objective}"
+    scaled = scoring.surrogate.kind is Surrogate.clip and clip.use_clip_objective
+    return f"{_times(clip.clip_objective_coef) if scaled else ''}sum {coefficient} {objective}"
 
 
 def _surrogate(scoring: ScoringConfig) -> str:
@@ -113,9 +113,14 @@ def _surrogate(scoring: ScoringConfig) -> str:
 
 def _factor(scoring: ScoringConfig, mode: ScoreMode, max_completion_len: int) -> str:
     """The factor of the listwise term as written in the formula."""
-    coefficient = f"{scoring.weighting.listwise_coef:g}"
+    coefficient = _times(scoring.weighting.listwise_coef)
     lengths = listwise_lengths(scoring, mode, max_completion_len)
-    return coefficient if lengths is None else f"{coefficient} ({lengths[0]}/{lengths[1]})"
+    return coefficient if lengths is None else f"{coefficient}({lengths[0]}/{lengths[1]}) "
+
+
+def _times(factor: float) -> str:
+    """A factor in front of what it multiplies; nothing for 1."""
+    return "" if factor == 1 else f"{factor:g} "
 
 
 def method_rows(config: RootConfig) -> list[Row]:
@@ -169,7 +174,7 @@ def _credit_rows(config: RootConfig) -> list[Row]:
         RowWeighting.uniform: None,
         RowWeighting.tempered: f"A times v, v = n softmax(A T_i / (T_max tau)) over the group, tau {tau}",
         RowWeighting.prompt_scaled: f"A times <v A, A> / <A, A>, v = n softmax(A T_i / (T_max tau)) over the group, tau {tau}",
-        RowWeighting.answer_entropy: f"A / (1 + {weights.entropy_alpha:g} H / log G), H the entropy of the group's answers",
+        RowWeighting.answer_entropy: f"A / (1 + {_times(weights.entropy_alpha)}H / log G), H the entropy of the group's answers",
     }[weights.kind]
     return rows if factor is None else [*rows, ("row weights", factor)]
 
@@ -214,18 +219,24 @@ def _mismatch_rows(scoring: ScoringConfig) -> list[Row]:
     return [("mismatch", f"J times pi_old / mu {what}, {bound}")]
 
 
+def _selects(scoring: ScoringConfig) -> bool:
+    """Whether some trained tokens are treated differently from others."""
+    return scoring.advantage is not AdvantageKind.none and scoring.token_selection.kind is not TokenSelection.all
+
+
 def _selection_rows(scoring: ScoringConfig) -> list[Row]:
     selection = scoring.token_selection
-    if scoring.advantage is AdvantageKind.none or selection.kind is TokenSelection.all:
+    if not _selects(scoring):
         return []
-    counted = "only those" if selection.count_kept_only else "all"
+    divisor = f"the loss divides by {'the tokens that are kept' if selection.count_kept_only else 'all tokens'}"
+    between = f"({selection.covariance_low:g}, {selection.covariance_high:g})"
     text = {
-        TokenSelection.clip_cov: f"clip_cov: without {selection.share:g} of the step's tokens, drawn where the covariance of A and "
-        f"log pi is in ({selection.covariance_low:g}, {selection.covariance_high:g})",
-        TokenSelection.kl_cov: f"kl_cov: the {selection.share:g} of the step's tokens with the largest covariance of A and log pi "
-        f"are held, with coefficient {selection.kl_coef:g}",
-        TokenSelection.high_entropy: f"high_entropy: tokens from the {selection.entropy_quantile:g} quantile of the step's entropies; "
-        f"{counted} are counted",
+        TokenSelection.clip_cov: f"clip_cov: leaves out {selection.share:g} of the step's tokens, drawn where the covariance of A "
+        f"and log pi is in {between}; {divisor}",
+        TokenSelection.kl_cov: f"kl_cov: holds the {selection.share:g} of the step's tokens with the largest covariance of A and "
+        f"log pi, with coefficient {selection.kl_coef:g}",
+        TokenSelection.high_entropy: f"high_entropy: keeps tokens from the {selection.entropy_quantile:g} quantile of the step's "
+        f"entropies; {divisor}",
     }[selection.kind]  # fmt: skip
     return [("tokens", text)]
 

@@ -41,7 +41,9 @@ def test_a_setting_is_explained_in_full() -> None:
     assert (row(lines, "type"), row(lines, "allowed"), row(lines, "default")) == ("number", "at least 0", "0.1")
     assert (row(lines, "here"), row(lines, "set by")) == ("0.3", "this command line: scoring.weighting.tau=0.3")
     assert row(lines, "on resume") == "may not change: the run would be another one"
-    assert row(lines, "see also") == "scoring.weighting.beta, scoring.weighting.listwise_coef, controller.beta_min"
+    assert row(lines, "see also") == (
+        "scoring.advantage, scoring.weighting.beta, scoring.weighting.listwise_coef, controller.beta_min"
+    )
 
 
 @pytest.mark.parametrize(

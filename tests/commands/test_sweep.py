@@ -5,6 +5,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from maxent_grpo.commands.sweep import SweepError, run_sweep
+from maxent_grpo.config.declared import options
 from maxent_grpo.config.load import check
 from maxent_grpo.errors import ConfigError, DataError
 
@@ -38,7 +39,7 @@ def test_a_bad_job_fails_alone_however_it_is_bad(tmp_path: Path) -> None:
         run_sweep(overrides, note)
     assert folders(tmp_path / "sweep") == ["0-scoring=grpo,seed=1", "1-scoring=grpo,seed=13"]
     assert (tmp_path / "sweep" / "0-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
-    bogus = "scoring=bogus: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise"
+    bogus = f"scoring=bogus: no such option; scoring has {', '.join(options('scoring'))}"
     assert str(caught.value).splitlines() == [
         "3 of 4 jobs failed:",
         *("  - scoring=bogus seed=1", f"      {bogus}"),

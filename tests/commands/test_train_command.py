@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from maxent_grpo.config.compose import config_directory
-from maxent_grpo.config.declared import groups
+from maxent_grpo.config.declared import groups, options
 from maxent_grpo.config.store import OPTIONS
 
 REPOSITORY = config_directory().parent
@@ -105,10 +105,9 @@ def test_a_sweep_of_bad_jobs_names_each_and_fails(tmp_path: Path) -> None:
     assert done.stderr == (
         "train.py: 2 of 2 jobs failed:\n"
         "  - scoring=bogus\n"
-        "      scoring=bogus: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise\n"
+        f"      scoring=bogus: no such option; scoring has {', '.join(options('scoring'))}\n"
         "  - scoring=maxnt\n"
-        "      scoring=maxnt: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise; did you mean "
-        "scoring=maxent?\n"
+        f"      scoring=maxnt: no such option; scoring has {', '.join(options('scoring'))}; did you mean scoring=maxent?\n"
     )
 
 

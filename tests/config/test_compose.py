@@ -28,17 +28,14 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-NEEDED = {
-    ("data", "countdown"): ("generation.max_completion_len=11",),
-    ("controller", "kl"): ("scoring.kl_beta=0.1",),
-}
-"""What an option asks for beside the defaults of the other groups."""
+ALONGSIDE = {"countdown": ("generation.max_completion_len=11",), "kl": ("controller.law=additive",)}
+"""What an option cannot do without."""
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, name, _ in OPTIONS])
 def test_every_option_loads_as_its_dataclass(group: str, name: str) -> None:
     is_default = type(getattr(loaded(), group)) is options(group)[name]
-    config = loaded() if is_default else loaded(f"{group}={name}", *NEEDED.get((group, name), ()))
+    config = loaded() if is_default else loaded(f"{group}={name}", *ALONGSIDE.get(name, ()))
     assert type(getattr(config, group)) is options(group)[name]
 
 

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.contradictions import RULES, contradictions, warnings
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES
+from maxent_grpo.config.contradictions_credit import CREDIT_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules
 from maxent_grpo.config.data import DataConfig
 from maxent_grpo.config.load import check, load_config
@@ -39,13 +40,19 @@ def problems_on_the_command_line(*overrides: str) -> list[str]:
     return caught.value.problems
 
 
+METHODS = (
+    "grpo, dr_grpo, maxent, maxent_listwise, bnpo, dapo, rloo, reinforce_pp, gspo, cispo, sapo, maxent_centered, maxent_is, "
+    "maxent_cond, soft, gvpo, xdr, dr_grpo_scaled, seed_grpo, token_maxent, uniqueness, unlikeliness, passk, clip_cov, kl_cov, "
+    "high_entropy_tokens"
+)
+
 COMMAND_LINE = {
     ("+scoring.clipping.clip_rnge=0.3", "+sede=3"): [
         "scoring.clipping.clip_rnge: no such setting; did you mean scoring.clipping.clip_range?",
         "sede: no such setting; did you mean seed?",
     ],
     ("scoring.clipping.clip_rnge=0.3", "sede=3", "scoring=maxnt", "scoring.clipping.clip_range=abc", "seed"): [
-        "scoring=maxnt: no such option; scoring has grpo, dr_grpo, maxent, maxent_listwise; did you mean scoring=maxent?",
+        f"scoring=maxnt: no such option; scoring has {METHODS}; did you mean scoring=maxent?",
         "seed: cannot be read as setting=value (missing EQUAL at '<EOF>')",
         "scoring.clipping.clip_rnge: no such setting; did you mean scoring.clipping.clip_range?",
         "sede: no such setting; did you mean seed?",
@@ -57,7 +64,7 @@ COMMAND_LINE = {
         "zzz: no such setting; docs/config.md lists them all",
     ],
     ("scoring.reduction=tokn", "data.num_train=null", "data.num_eval=3.5", "logging.report=7.5", "evaluation.ks=3"): [
-        "scoring.reduction=tokn: must be one of token, sequence, constant; did you mean token?",
+        "scoring.reduction=tokn: must be one of token, sequence, constant, micro_batch; did you mean token?",
         "data.num_train=null: must be an integer",
         "data.num_eval=3.5: must be an integer",
         "logging.report=7.5: must be true or false",
@@ -75,7 +82,7 @@ COMMAND_LINE = {
         "reward.terms.format: reward.terms has no entry of that name yet; add one with +reward.terms.format=0.1"
     ],
     ("seed=1,2",): ["seed=1,2: several values make a sweep, which needs -m; a list is written [a,b]"],
-    ("~scoring",): ["scoring: no option is chosen; write scoring= and one of grpo, dr_grpo, maxent, maxent_listwise"],
+    ("~scoring",): [f"scoring: no option is chosen; write scoring= and one of {METHODS}"],
     ("~seed",): ["seed: was removed; a setting can be changed, not removed"],
     ("seed=???",): ["seed: has no default and is not set; write seed=..."],
     ("run.dir=${nope}",): ["run.dir: cannot be resolved (Interpolation key 'nope' not found)"],
@@ -427,13 +434,13 @@ def test_a_contradiction_prints_its_sentence(settings: dict[str, object], scorin
     assert problems_of(settings, scoring) == sentences
 
 
-@pytest.mark.parametrize("scoring", ["grpo", "dr_grpo", "maxent", "maxent_listwise"])
+@pytest.mark.parametrize("scoring", METHODS.split(", "))
 def test_the_defaults_contradict_nothing(scoring: str) -> None:
     assert problems_of({}, scoring) == []
 
 
 def test_every_rule_speaks_in_some_case_above() -> None:
-    elsewhere = {*CONTROLLER_RULES, meta_rules}  # in test_controller_contradictions.py and test_meta_contradictions.py
+    elsewhere = {*CREDIT_RULES, *CONTROLLER_RULES, meta_rules}  # in files of their own
     silent = {rule.__name__ for rule in RULES if rule not in elsewhere}
     silent -= {"_resume", "_exact"}  # have tests of their own: they need files and other data
     for settings, scoring, _ in RULE_SENTENCES:

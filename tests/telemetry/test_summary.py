@@ -214,10 +214,6 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
         (NO_LISTWISE, "scoring__weighting__neutral_groups", NeutralGroups.keep, "listwise_coef is 0"),
         (NO_LISTWISE, "scoring__weighting__score_length", 64, "listwise_coef is 0"),
         ({}, "scoring__weighting__score_length", 64, "only score_mode=const divides by it, and the mode is sum"),
-        (
-            {"scoring__weighting__neutral_groups": NeutralGroups.keep},
-            "scoring__weighting__right_threshold", 0.5, "neutral_groups=keep",
-        ),
         ({"scoring__policy_entropy": False}, "scoring__policy_entropy_mode", EntropyMode.sample, "no entropy bonus"),
         ({"scoring__advantage": AdvantageKind.none}, "scoring__ratio_level", RatioLevel.sequence, "no advantage term"),
         ({"scoring__advantage": AdvantageKind.none}, "scoring__reduction", Reduction.token, "no token-wise term"),
@@ -275,6 +271,7 @@ def test_a_setting_without_effect_is_named_with_its_reason(
         ({"scoring__kl_beta": 0.1}, "scoring__kl_estimator", KlEstimator.k1),
         ({"generation__max_completion_len": 512}, "scoring__weighting__score_length", 64),
         ({}, "scoring__weighting__right_threshold", 0.5),
+        (NO_LISTWISE, "scoring__weighting__right_threshold", 0.5),
         ({}, "scoring__weighting__tau", 0.5),
         ({"controller": KlControllerConfig()}, "scoring__kl_estimator", KlEstimator.k1),
         ({"controller": KlControllerConfig()}, "controller__clip", 0.1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from maxent_grpo.errors import CheckpointError
 
@@ -36,6 +36,9 @@ MAY_CHANGE: dict[str, str] = {
 }
 """Dotted key, or prefix ending in ``.*``, to what changing it on resume means. Every other key is refused."""
 
+CUTS = ("scoring.batching.score_slice", "scoring.batching.max_tokens")
+"""What decides how a step is cut into slices, on which the loss depends under `scoring.reduction=micro_batch`."""
+
 
 class _Absent:
     def __repr__(self) -> str:
@@ -53,11 +56,13 @@ class Difference:
     key: str
     saved: object
     current: object
+    objective: bool = False
+    """Whether the setting belongs to the objective of this run, whatever ``MAY_CHANGE`` says of it."""
 
     @property
     def meaning(self) -> str | None:
         """What the change means for the resumed run; None if it is not allowed."""
-        for pattern, meaning in MAY_CHANGE.items():
+        for pattern, meaning in () if self.objective else MAY_CHANGE.items():
             prefix = pattern.removesuffix("*")
             if self.key.startswith(prefix) if prefix != pattern else self.key == pattern:
                 return meaning
@@ -72,7 +77,11 @@ def compare_for_resume(saved: Mapping[str, object], current: Mapping[str, object
 
     Lists and tuples are compared as wholes; 1 and 1.0 are equal, 1 and true are not.
     """
-    return list(_differences("", saved, current))
+    sliced = _sliced(saved)
+    return [
+        replace(difference, objective=True) if sliced and difference.key in CUTS else difference
+        for difference in _differences("", saved, current)
+    ]
 
 
 def require_compatible(saved_config: Mapping[str, object], current_config: Mapping[str, object]) -> list[Difference]:
@@ -96,6 +105,12 @@ def require_compatible(saved_config: Mapping[str, object], current_config: Mappi
             )
         )
     return differences
+
+
+def _sliced(config: Mapping[str, object]) -> bool:
+    """Whether the loss is a mean over slices."""
+    scoring = config.get("scoring")
+    return isinstance(scoring, Mapping) and scoring.get("reduction") == "micro_batch"
 
 
 def _differences(prefix: str, saved: Mapping[str, object], current: Mapping[str, object]) -> list[Difference]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from maxent_grpo.config.resolve import uses_temperature
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.types.runtime import ControllerPaths, ScoringSettings
@@ -66,12 +67,12 @@ def take_over(controller: Controller, path: str, scoring: ScoringSettings, *, ha
         ConfigError: its coefficients are none that this run's method can work with.
     """
     controller.load_state_dict(read_state(path))
-    values, listwise = controller.values, scoring.weighting.listwise_coef > 0
+    values, targeted = controller.values, uses_temperature(scoring)
     state = f"controller.paths.resume_from={path}: "
-    if not has_reference and (values.kl_beta > 0 or (listwise and values.beta > 0)):
+    if not has_reference and (values.kl_beta > 0 or (targeted and values.beta > 0)):
         raise ConfigError(
             f"{state}its kl_beta={values.kl_beta:g} and beta={values.beta:g} need reference log-probabilities, and this run "
             "keeps no reference; use scoring.reference_logprobs_source=model"
         )
-    if listwise and values.tau + values.beta == 0:
+    if targeted and values.tau + values.beta == 0:
         raise ConfigError(f"{state}its tau + beta is 0, where the weight exponent 1/(tau+beta) is undefined")

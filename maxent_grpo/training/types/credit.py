@@ -12,9 +12,9 @@ class ShapingSettings:
     kind: Shaping = Shaping.none
     """`uniqueness` divides a positive utility by how often its answer occurs in the group, `unlikeliness` discounts likely completions."""
     uniqueness_power: float = 1.0
-    """`uniqueness`: r / n^power, n the completions of the group with the same answer."""
+    """`uniqueness`: r / n^power, n the completions of the group with the same answer; 0 changes nothing."""
     unlikeliness_discount: float = 0.25
-    """`unlikeliness`: r (1 - discount * rank / n), rank 0 the least likely of n."""
+    """`unlikeliness`: r (1 - discount * rank / n), rank 0 the least likely of n; 0 changes nothing."""
     overlong_buffer: int = 0
     """Last tokens before generation.max_completion_len over which a penalty grows from 0 to overlong_weight; 0 is off [tokens]."""
     overlong_weight: float = 1.0
@@ -42,7 +42,7 @@ class SurrogateSettings:
     kind: Surrogate = Surrogate.clip
     """Which rule; scoring.clipping belongs to `clip`."""
     ratio_cap: float = 5.0
-    """`weighted_likelihood`: largest importance ratio kept (the ratio itself, not its distance from 1)."""
+    """`weighted_likelihood`: largest importance ratio kept, at least 1 (the ratio itself, not its distance from 1)."""
     positive_temperature: float = 1.0
     """`soft_gate`: steepness for tokens with a positive advantage."""
     negative_temperature: float = 1.05
@@ -66,7 +66,7 @@ class TokenSelectionSettings:
     entropy_quantile: float = 0.8
     """`high_entropy`: quantile of the step's token entropies from which tokens train."""
     count_kept_only: bool = False
-    """`high_entropy`: divide by the tokens that train rather than by all."""
+    """`clip_cov`, `high_entropy` with `reduction=token`: divide the loss by the tokens that train rather than by all; a KL or entropy term is divided alike."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.training.checkpoint.compatibility import (
     ABSENT,
+    CUTS,
     MAY_CHANGE,
     Difference,
     compare_for_resume,
@@ -52,6 +53,19 @@ def changed(**values: object) -> dict[str, object]:
             node = node[parent]
         node[last] = value
     return config
+
+
+@pytest.mark.parametrize("setting", CUTS)
+def test_how_a_step_is_cut_is_part_of_the_objective_where_the_loss_is_a_mean_over_slices(setting: str) -> None:
+    for reduction in ("token", "micro_batch"):
+        saved = changed(scoring__reduction=reduction)
+        current = copy.deepcopy(saved)
+        current["scoring"]["batching"][setting.rpartition(".")[2]] = 64
+        if reduction == "token":
+            assert [difference.key for difference in require_compatible(saved, current)] == [setting]
+        else:
+            with pytest.raises(CheckpointError, match=f"{setting}: 0 in the checkpoint, 64 now"):
+                require_compatible(saved, current)
 
 
 def test_equal_configurations_have_no_differences() -> None:
