@@ -72,6 +72,24 @@ def first_places(places: Sequence[Sequence[int]], count: int) -> list[int]:
     return sorted(place for part in places for place in part)[:count]
 
 
+def portions_of(own: Sequence[int], places: Sequence[int], prompts_per_step: int) -> list[RowRange]:
+    """One process's groups of each optimiser step.
+
+    Args:
+        own: places of the process's groups, ascending; all of them among ``places``.
+        places: places of the groups of all processes, ascending. Every ``prompts_per_step`` of them make a step.
+        prompts_per_step: groups of a step; the last one has what is left.
+    """
+    portions: list[RowRange] = []
+    first = 0
+    for at in range(0, len(places), prompts_per_step):
+        step = set(places[at : at + prompts_per_step])
+        last = first + sum(place in step for place in own)
+        portions.append(RowRange(first, last))
+        first = last
+    return portions
+
+
 def gather_informative(
     ctx: TrainingLoopContext,
     resources: StepResources,
@@ -89,38 +107,30 @@ def gather_informative(
     Raises:
         GenerationError: no group carries a signal.
     """
-    settings, schedule = ctx.scoring.dynamic_sampling, ctx.optimization.schedule
-    rollout, accelerator = prompts_per_rollout(schedule), ctx.runtime.accelerator
+    settings, schedule, accelerator = ctx.scoring.dynamic_sampling, ctx.optimization.schedule, ctx.runtime.accelerator
+    rollout = prompts_per_rollout(schedule)
     found = carried.take()
-    num_carried = num_found = int(global_sum(accelerator, [len(found)])[0])
-    start = stream.draw(0, across_epochs=True)
+    num_carried = int(global_sum(accelerator, [len(found)])[0])
+    start = stream.draw(0)
     drawing = _Drawing()
-    while num_found < rollout and drawing.num_rounds <= settings.max_refill:
+    while (
+        missing := rollout - num_carried - drawing.num_informative
+    ) > 0 and drawing.num_rounds <= settings.max_refill:
         count = prompts_to_draw(
-            rollout - num_found, drawn=drawing.num_drawn, informative=drawing.num_informative, rollout=rollout
-        )
+            missing, drawn=drawing.num_drawn, informative=drawing.num_informative, rollout=rollout
+        )  # fmt: skip
         found += _draw(ctx, resources, stream, count, rows, clock, step, drawing)
-        num_found = num_carried + drawing.num_informative
 
     places = first_places(gather_all(accelerator, [group.place for group in found]), rollout)
     trained = set(places)
     used = [group for group in found if group.place in trained]
-    surplus = [group for group in found if group.place not in trained]
     _require_signal(ctx, drawing, used)
-    if len(places) < rollout:
-        logger.warning(
-            "dynamic sampling: %d of %d groups carry a signal after %d refill rounds and %d prompts, of which %.0f %% were "
-            "kept; the update is made with these",
-            len(places), rollout, drawing.num_rounds - 1, drawing.num_drawn,
-            100 * drawing.num_informative / max(drawing.num_drawn, 1),
-        )  # fmt: skip
     if settings.carry_over:
         with clock.phase("old_policy"):
-            carried.groups = _scored(ctx, resources, surplus)
-    experience = _experience(
-        ctx, resources, used, _portions(used, places, schedule.prompts_per_step), start, clock, step
-    )
-    return replace(experience, drawing=_report(ctx, drawing, num_carried, num_found, len(places)))
+            carried.groups = _scored(ctx, resources, [group for group in found if group.place not in trained])
+    portions = portions_of([group.place for group in used], places, schedule.prompts_per_step)
+    experience = _experience(ctx, resources, used, portions, start, clock, step)
+    return replace(experience, drawing=_report(ctx, drawing, num_carried, len(places)))
 
 
 def drawing_metrics(report: DrawingReport) -> dict[str, float]:
@@ -181,18 +191,6 @@ def _places(
     return [next(place for place, row in asked if row["prompt"] is prompt) for prompt in delivered]
 
 
-def _portions(used: Sequence[KeptGroup], places: Sequence[int], prompts_per_step: int) -> list[RowRange]:
-    """This process's groups of each optimiser step: the steps cut the groups of all processes in order of their places."""
-    portions: list[RowRange] = []
-    first = 0
-    for at in range(0, len(places), prompts_per_step):
-        step = set(places[at : at + prompts_per_step])
-        last = first + sum(group.place in step for group in used)
-        portions.append(RowRange(first, last))
-        first = last
-    return portions
-
-
 def _scored(ctx: TrainingLoopContext, resources: StepResources, groups: Sequence[KeptGroup]) -> list[KeptGroup]:
     """The groups with what was not scored yet scored now, at the weights that sampled it: after the update it is too late."""
     fresh = [group for group in groups if group.logp is None]
@@ -234,17 +232,22 @@ def _experience(
     )  # fmt: skip
 
 
-def _report(
-    ctx: TrainingLoopContext, drawing: _Drawing, num_carried: int, num_found: int, num_used: int
-) -> DrawingReport:
+def _report(ctx: TrainingLoopContext, drawing: _Drawing, num_carried: int, num_used: int) -> DrawingReport:
+    rollout, drawn = prompts_per_rollout(ctx.optimization.schedule), drawing.num_drawn
     total, count = global_sum(ctx.runtime.accelerator, [drawing.utility_sum, float(drawing.num_utilities)])
+    if num_used < rollout:
+        logger.warning(
+            "dynamic sampling: %d of %d groups carry a signal after %d refill rounds and %d prompts, of which %.0f %% were "
+            "kept; the update is made with these",
+            num_used, rollout, drawing.num_rounds - 1, drawn, 100 * drawing.num_informative / max(drawn, 1),
+        )  # fmt: skip
     return DrawingReport(
-        num_drawn=drawing.num_drawn,
+        num_drawn=drawn,
         num_informative=drawing.num_informative,
         refill_rounds=max(drawing.num_rounds - 1, 0),
         num_carried=num_carried,
-        num_surplus=num_found - num_used,
-        num_missing=prompts_per_rollout(ctx.optimization.schedule) - num_used,
+        num_surplus=num_carried + drawing.num_informative - num_used,
+        num_missing=rollout - num_used,
         mean_utility=total / count if count else math.nan,
     )
 

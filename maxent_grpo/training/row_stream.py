@@ -59,12 +59,12 @@ class RowStream:
         self._begin_epoch_if_done()
         info = StepBatchInfo(self.position.epoch, self.position.offset // self._prompts_per_step, [])
         while len(info.batch) < count:
+            self._begin_epoch_if_done()
             rows = list(islice(self._rows(), count - len(info.batch)))
             info.batch.extend(rows)
             self.position.offset += len(rows)
             if not across_epochs:
                 break
-            self._begin_epoch_if_done()
         return info
 
     def _rows(self) -> Iterator[dict[str, Any]]:
