@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from maxent_grpo.training.credit import (
     valid_rows,
 )
 from maxent_grpo.training.generation.rollout import collect_rollout
+from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_old
+from maxent_grpo.training.sampled_groups import join_batches
 from maxent_grpo.training.scoring.batch import (
     RowRange,
     build_score_batch,
@@ -30,13 +32,15 @@ from maxent_grpo.training.scoring.batch import (
     sampled_logp_tensor,
     tail_window,
 )
-from maxent_grpo.training.scoring.reference import (
-    reference_from_tokens,
-    score_reference,
-    score_without_gradient,
+from maxent_grpo.training.scoring.reference import reference_from_tokens, score_reference
+from maxent_grpo.training.types.choices import ReferenceSource, Truncation
+from maxent_grpo.training.types.rewards import (
+    DrawingReport,
+    GenerationBatch,
+    ReferenceLogprobs,
+    RewardComputation,
+    ScoreBatch,
 )
-from maxent_grpo.training.types.choices import BehaviorSource, ReferenceSource, Truncation
-from maxent_grpo.training.types.rewards import GenerationBatch, ReferenceLogprobs, RewardComputation, ScoreBatch
 from maxent_grpo.training.types.runtime import (
     OptimizationSchedule,
     ScoringSettings,
@@ -46,6 +50,7 @@ from maxent_grpo.training.types.runtime import (
 )
 
 Rows = Mapping[str, Mapping[str, Any]]
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Experience:
     sampled_known: Tensor
     """[N, T] where it reported one."""
     old_logp: Tensor | None
-    """[N, T] the trainer's log-probs at rollout weights; None when the first pass of training gives them."""
+    """[N, T] the trainer's log-probs at the weights that sampled; None when the first pass of training gives them."""
     token_entropy_mean: Tensor | None
     """[N] mean token entropy at rollout weights, for the reward-side bonus."""
     behaviour_scores: Tensor | None
@@ -78,7 +83,13 @@ class Experience:
     epoch: int
     step_in_epoch: int
     policy_version: int
-    """Optimiser step whose weights sampled it."""
+    """Optimiser step whose weights sampled it, but for the groups carried over."""
+    earlier_versions: list[int] = field(default_factory=list)
+    """Optimiser steps whose weights sampled the first groups, carried over from an earlier rollout."""
+    old_known: Tensor | None = None
+    """[N] rows whose ``old_logp`` is there, the others being left to the first pass of training; None is all of them."""
+    drawing: DrawingReport | None = None
+    """How the prompts were drawn; None without dynamic sampling, and after a resume inside the rollout."""
 
     @property
     def group_size(self) -> int:
@@ -89,13 +100,24 @@ class Experience:
         """The sequences of some groups."""
         return RowRange(groups.first * self.group_size, groups.last * self.group_size)
 
+    def oldest_version(self, groups: RowRange) -> int:
+        """Optimiser step of the oldest weights that sampled one of some groups."""
+        carried = self.earlier_versions[groups.slice]
+        return min(carried if len(carried) == len(groups) else [*carried, self.policy_version])
+
+    def old_rows(self, rows: RowRange) -> Tensor:
+        """[n] which of some rows have their log-probs at the weights that sampled them in ``old_logp``."""
+        if self.old_known is not None:
+            return self.old_known[rows.slice]
+        return torch.full((len(rows),), self.old_logp is not None)
+
 
 def gather_experience(
     ctx: TrainingLoopContext, resources: StepResources, info: StepBatchInfo, rows: Rows, clock: PhaseClock, step: int
 ) -> Experience:
     """Sample y_1..y_G of each prompt, grade them, and score what the method needs at rollout weights."""
     with clock.phase("rollout"):
-        batch, portions = _sample(ctx, resources, info)
+        batch, portions = sample_prompts(ctx, resources, info.batch)
     with clock.phase("reward"):
         graded = grade_rollout(batch, rows, ctx.reward)
     return build_experience(ctx, resources, batch, graded, portions, clock, info, policy_version=step)
@@ -112,33 +134,28 @@ def build_experience(
     *,
     policy_version: int,
     saved: Mapping[str, Any] | None = None,
+    earlier: EarlierScores | None = None,
 ) -> Experience:
-    """Tensors, credit and scores of a graded rollout; ``saved`` brings back what was scored at rollout weights."""
+    """Tensors, credit and scores of a graded rollout.
+
+    ``saved`` brings back what was scored at rollout weights, ``earlier`` what was scored of groups carried over.
+    """
     scoring = ctx.scoring
     with clock.phase("prepare"):
-        tokens = build_score_batch(
-            batch.prompts,
-            batch.records,
-            scoring.batching,
-            pad_token_id=pad_token_id(ctx),
-            max_prompt_len=ctx.generation.max_prompt_len,
-        )
-        valid = valid_rows(graded, scoring.truncation)
-        complete = complete_rows(graded.records)
-        mask = trained_tokens(tokens, valid.flatten(), complete, scoring.truncation)
+        tokens, valid, complete, mask = rollout_tokens(ctx, batch, graded)
         sampled_logp, sampled_known = sampled_logp_tensor(tokens, graded.records)
         pieces = plan_slices(tokens, RowRange(0, tokens.total_sequences), scoring.batching.max_tokens)
 
     if saved is not None:
-        old_logp, entropy_mean = saved["old_logp"], saved["token_entropy_mean"]
+        old = OldScores(saved["old_logp"], saved["token_entropy_mean"], saved["old_known"])
     else:
         with clock.phase("old_policy"):
-            old_logp, entropy_mean = _score_old(ctx, resources, tokens, mask, pieces)
+            old = score_old(ctx, resources, tokens, mask, earlier)
     assert resources.method is not None
     method = resources.method
     with clock.phase("prepare"):
         scored = ScoredTokens(mask, sampled_logp, sampled_known)
-        rewards = assign_credit(graded, scoring, method, scored, entropy_mean)
+        rewards = assign_credit(graded, scoring, method, scored, old.token_entropy_mean)
         behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
 
     reference = None
@@ -146,9 +163,37 @@ def build_experience(
         with clock.phase("reference"):
             reference = _reference(ctx, resources, tokens, mask, pieces, saved)
     return Experience(
-        batch, graded, rewards, valid, complete.view_as(valid), tokens, mask, sampled_logp, sampled_known,
-        old_logp, entropy_mean, behaviour, reference, portions, info.epoch, info.step_in_epoch, policy_version,
+        batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
+        old.logp, old.token_entropy_mean, behaviour, reference, portions, info.epoch, info.step_in_epoch, policy_version,
+        saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
     )  # fmt: skip
+
+
+class RolloutTokens(NamedTuple):
+    """The sequences of a rollout and what is trained of them."""
+
+    tokens: ScoreBatch
+    valid: Tensor
+    """[P, G] rows with a reward that are not excluded."""
+    complete: Tensor
+    """[P, G] rows that ended by themselves."""
+    mask: Tensor
+    """[N, T] tokens that are trained."""
+
+
+def rollout_tokens(ctx: TrainingLoopContext, batch: GenerationBatch, graded: GradedRollout) -> RolloutTokens:
+    """The tensors of sampled and graded groups."""
+    tokens = build_score_batch(
+        batch.prompts,
+        batch.records,
+        ctx.scoring.batching,
+        pad_token_id=pad_token_id(ctx),
+        max_prompt_len=ctx.generation.max_prompt_len,
+    )
+    valid = valid_rows(graded, ctx.scoring.truncation)
+    complete = complete_rows(graded.records)
+    mask = trained_tokens(tokens, valid.flatten(), complete, ctx.scoring.truncation)
+    return RolloutTokens(tokens, valid, complete.view_as(valid), mask)
 
 
 def _behaviour_scores(tokens: ScoredTokens, scoring: ScoringSettings) -> Tensor:
@@ -173,6 +218,11 @@ def trained_tokens(tokens: ScoreBatch, valid: Tensor, complete: Tensor, truncati
     return tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & rows.unsqueeze(-1)
 
 
+def prompts_per_rollout(schedule: OptimizationSchedule) -> int:
+    """Prompts of a full rollout: those of all its optimiser steps in one pass."""
+    return schedule.prompts_per_step * schedule.minibatches
+
+
 def portion_ranges(num_prompts: int, schedule: OptimizationSchedule) -> list[RowRange]:
     """The prompts of each optimiser step of a rollout; the last step is smaller when sizes do not divide."""
     size = schedule.prompts_per_step
@@ -185,59 +235,33 @@ def loader_ranges(portion: RowRange, grad_accum_steps: int) -> list[RowRange]:
     return [RowRange(at, min(at + size, portion.last)) for at in range(portion.first, portion.last, max(size, 1))]
 
 
-def _sample(
-    ctx: TrainingLoopContext, resources: StepResources, info: StepBatchInfo
+def local_portions(items: Sequence[Item], ctx: TrainingLoopContext) -> list[Sequence[Item]]:
+    """This process's part of what belongs to each optimiser step's prompts."""
+    accelerator = ctx.runtime.accelerator
+    return [
+        items[portion.slice][accelerator.process_index :: accelerator.num_processes]
+        for portion in portion_ranges(len(items), ctx.optimization.schedule)
+    ]
+
+
+def sample_prompts(
+    ctx: TrainingLoopContext, resources: StepResources, prompts: Sequence[dict[str, Any]], *, required: bool = True
 ) -> tuple[GenerationBatch, list[RowRange]]:
-    schedule, accelerator = ctx.optimization.schedule, ctx.runtime.accelerator
+    """Completions of this process's part of some rows, and the groups of each optimiser step."""
+    agree = partial(any_rank, ctx.runtime.accelerator)
     batches: list[GenerationBatch] = []
     portions: list[RowRange] = []
     kept = 0
-    for portion in portion_ranges(len(info.batch), schedule):
-        shard = info.batch[portion.slice][accelerator.process_index :: accelerator.num_processes]
+    for shard in local_portions(prompts, ctx):
         first = kept
-        for part in loader_ranges(RowRange(0, len(shard)), schedule.grad_accum_steps):
+        for part in loader_ranges(RowRange(0, len(shard)), ctx.optimization.schedule.grad_accum_steps):
             batch = collect_rollout(
-                shard[part.slice], resources.generator, ctx.generation, agree=partial(any_rank, accelerator)
+                shard[part.slice], resources.generator, ctx.generation, agree=agree, required=required
             )
             batches.append(batch)
             kept += len(batch.prompts)
         portions.append(RowRange(first, kept))
-    return _joined(batches), portions
-
-
-def _joined(batches: Sequence[GenerationBatch]) -> GenerationBatch:
-    return GenerationBatch(
-        prompts=[prompt for batch in batches for prompt in batch.prompts],
-        answers=[answer for batch in batches for answer in batch.answers],
-        grouped_completions=[group for batch in batches for group in batch.grouped_completions],
-        grouped_ref_meta=[group for batch in batches for group in batch.grouped_ref_meta or []],
-        grouped_completion_info=[group for batch in batches for group in batch.grouped_completion_info or []],
-    )
-
-
-def needs_old_scores(scoring: ScoringSettings, schedule: OptimizationSchedule) -> bool:
-    """Whether the trainer's log-probs at rollout weights are needed before the first update.
-
-    With one update per rollout the first training pass is at rollout weights and gives them itself.
-    """
-    from_sampler = scoring.behavior_logprobs_source in (BehaviorSource.sampler, BehaviorSource.vllm)
-    corrected = from_sampler and scoring.mismatch.mode != "bypass"
-    reused = schedule.steps_per_rollout > 1 and (not from_sampler or corrected)
-    return reused or scoring.policy_entropy_bonus_coef > 0
-
-
-def _score_old(
-    ctx: TrainingLoopContext, resources: StepResources, tokens: ScoreBatch, mask: Tensor, pieces: list[RowRange]
-) -> tuple[Tensor | None, Tensor | None]:
-    if not needs_old_scores(ctx.scoring, ctx.optimization.schedule):
-        return None, None
-    assert resources.scorer is not None
-    logp, entropy = score_without_gradient(resources.scorer, ctx.runtime.model, tokens, pieces)
-    if entropy is None:
-        return logp, None
-    mask = mask.to(entropy.device)
-    total = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=-1)
-    return logp, total / mask.sum(dim=-1).clamp(min=1)
+    return join_batches(batches), portions
 
 
 def _reference(

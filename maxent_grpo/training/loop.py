@@ -7,11 +7,12 @@ everything that step n + 1 needs, and a resumed run is the same run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -19,8 +20,9 @@ from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, save_model
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
+from maxent_grpo.training.dynamic_sampling import CarriedGroups, drawing_metrics, gather_informative
 from maxent_grpo.training.evaluation.evaluate import evaluate
-from maxent_grpo.training.experience import Experience, gather_experience, refresh_reference
+from maxent_grpo.training.experience import Experience, gather_experience, prompts_per_rollout, refresh_reference
 from maxent_grpo.training.metrics import (
     add_running,
     completion_records,
@@ -31,10 +33,10 @@ from maxent_grpo.training.metrics import (
 )
 from maxent_grpo.training.optim import schedule_line
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
+from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.types.runtime import (
-    StepBatchInfo,
     StepResources,
     TrainingLoopContext,
     TrainingLoopState,
@@ -42,22 +44,6 @@ from maxent_grpo.training.types.runtime import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class DataPosition:
-    """Where the next rollout's rows begin."""
-
-    epoch: int = 0
-    offset: int = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch and offset."""
-        return {"epoch": self.epoch, "offset": self.offset}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position."""
-        self.epoch, self.offset = int(state["epoch"]), int(state["offset"])
 
 
 @dataclass
@@ -80,6 +66,8 @@ class LoopParts:
     saving: SavePolicy
     rows: Mapping[str, Mapping[str, Any]]
     """Training rows by row_id."""
+    carried: CarriedGroups | None = None
+    """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
     clock: PhaseClock = field(default_factory=PhaseClock)
     until: int | None = None
     """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
@@ -107,10 +95,15 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)
         ctx.logging.write_metrics(0, evaluations[0])
-    batches = _batches(ctx, parts.position)
+    stream = RowStream(
+        ctx.runtime.train_loader,
+        cast(EpochSampler, ctx.runtime.train_sampler),
+        parts.position,
+        ctx.optimization.schedule.prompts_per_step,
+    )
     last = total if parts.until is None else min(parts.until, total)
     while state.global_step < last and not state.stop_training:
-        report = _take_step(ctx, resources, parts, batches)
+        report = _take_step(ctx, resources, parts, stream)
         with parts.clock.phase("measure"):
             metrics = _measure(ctx, resources, parts, report)
         is_best = False
@@ -125,12 +118,10 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
 
 
-def _take_step(
-    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, batches: Iterator[StepBatchInfo]
-) -> StepReport:
+def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream) -> StepReport:
     state, buffer = parts.state, parts.buffer
     if buffer.experience is None:
-        buffer.put(_next_rollout(ctx, resources, parts, next(batches)))
+        buffer.put(_next_rollout(ctx, resources, parts, stream))
     assert buffer.experience is not None
     groups = buffer.take()
     report = train_step(
@@ -144,16 +135,17 @@ def _take_step(
 
 
 def _next_rollout(
-    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, info: StepBatchInfo
+    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream
 ) -> Experience:
-    """Sample the rows of the next rollout with the weights as they are."""
+    """Sample the next rows with the weights as they are: a rollout's worth, or until a rollout's groups have a signal."""
     step, generator = parts.state.global_step, resources.generator
     if isinstance(generator, VersionedSampler):
         generator.policy_version = step
         generator.begin_rollout(parts.buffer.num_rollouts)
-    experience = gather_experience(ctx, resources, info, parts.rows, parts.clock, step)
-    parts.position.offset += len(info.batch)
-    return experience
+    if parts.carried is not None:
+        return gather_informative(ctx, resources, stream, parts.carried, parts.rows, parts.clock, step)
+    info = stream.draw(prompts_per_rollout(ctx.optimization.schedule))
+    return gather_experience(ctx, resources, info, parts.rows, parts.clock, step)
 
 
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
@@ -166,24 +158,16 @@ def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: Lo
             parts.buffer.replace(refresh_reference(ctx, resources, parts.buffer.experience))
 
 
-def _batches(ctx: TrainingLoopContext, position: DataPosition) -> Iterator[StepBatchInfo]:
-    """Rows of one rollout after another, from the saved position on, epoch after epoch."""
-    sampler: Any = ctx.runtime.train_sampler
-    while True:
-        sampler.set_position(position.epoch, position.offset)
-        for rows in ctx.runtime.train_loader:
-            step_in_epoch = position.offset // ctx.optimization.schedule.prompts_per_step
-            yield StepBatchInfo(epoch=position.epoch, step_in_epoch=step_in_epoch, batch=rows)
-        position.epoch, position.offset = position.epoch + 1, 0
-
-
 def _measure(
     ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, report: StepReport
 ) -> dict[str, float]:
     scorers = [scorer for scorer in (resources.scorer, resources.reference_scorer) if scorer is not None]
     metrics = step_metrics(report, ctx.scoring.weighting, [scorer.counters.drain() for scorer in scorers])
     metrics |= drain_generation_stats(ctx.generation)
-    metrics["generation/staleness"] = parts.state.global_step - 1 - report.experience.policy_version
+    experience, sampled_from = report.experience, parts.state.global_step - 1
+    metrics["generation/staleness"] = sampled_from - experience.oldest_version(report.groups)
+    if experience.drawing is not None and experience.policy_version == sampled_from:
+        metrics |= drawing_metrics(experience.drawing)
     metrics["data/input_tokens_seen"] = parts.state.num_input_tokens_seen
     for name in ("reward/mean", "completion/clipped_ratio"):
         if name in metrics:

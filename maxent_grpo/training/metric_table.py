@@ -29,7 +29,16 @@ class MetricGroup:
 
 
 GROUPS: dict[str, MetricGroup] = {
-    "reward/": MetricGroup("What the completions of the step earned.", "training.metrics.step_metrics"),
+    "reward/": MetricGroup(
+        "What the completions of the step earned; with scoring.dynamic_sampling.enabled=true those of the groups that were "
+        "kept, so that reward/drawn_mean alone speaks for the training rows.",
+        "training.metrics.step_metrics",
+    ),
+    "sampling/": MetricGroup(
+        "Drawing of prompts until the groups of a rollout carry a signal.",
+        "training.dynamic_sampling.drawing_metrics",
+        "the first optimiser step of a rollout, with scoring.dynamic_sampling.enabled=true",
+    ),
     "advantage/": MetricGroup("Credit after the group's baseline.", "training.metrics.step_metrics"),
     "completion/": MetricGroup("Lengths and answers of the step's completions.", "training.metrics.step_metrics"),
     "loss/": MetricGroup(
@@ -81,9 +90,30 @@ METRICS: dict[str, MetricInfo] = {
     "reward/rejected/*": MetricInfo(
         "completions that did not read as an answer, by reason", "completions", "there are some"
     ),
+    "reward/drawn_mean": MetricInfo(
+        "mean utility of every valid completion drawn for the rollout, of groups kept and not kept",
+        "reward",
+        "scoring.dynamic_sampling.enabled=true, on the line of a rollout's first step",
+    ),
     "reward/equal_groups": MetricInfo("share of groups whose utilities are all equal: no advantage signal"),
     "reward/entropy_bonus_scale": MetricInfo(
         "multiplier of the reward-side entropy bonus", "reward", "scoring.policy_entropy_bonus_coef above 0"
+    ),
+    "sampling/prompts_drawn": MetricInfo(
+        "prompts drawn for the rollout, whether their groups were kept or not", "prompts"
+    ),
+    "sampling/keep_rate": MetricInfo(
+        "share of these whose group has differing utilities", when="scoring.dynamic_sampling.enabled=true drew prompts"
+    ),
+    "sampling/refill_rounds": MetricInfo("draws after the rollout's first", "rounds"),
+    "sampling/carried_groups": MetricInfo("groups of the rollout that the one before had no place for", "groups"),
+    "sampling/surplus_groups": MetricInfo(
+        "kept groups that the rollout had no place for: carried over, or dropped with "
+        "scoring.dynamic_sampling.carry_over=false",
+        "groups",
+    ),
+    "sampling/missing_groups": MetricInfo(
+        "places of the rollout left empty after scoring.dynamic_sampling.max_refill rounds", "groups"
     ),
     "advantage/abs_mean": MetricInfo("mean absolute advantage; 0 for a method without advantage", "reward"),
     "completion/min_length": MetricInfo(
@@ -180,7 +210,9 @@ METRICS: dict[str, MetricInfo] = {
         "nats",
         "the trainer has log-probs at rollout weights: always but in later updates of a rollout whose ratio is the sampler's",
     ),
-    "generation/staleness": MetricInfo("optimiser steps between sampling and this update", "steps"),
+    "generation/staleness": MetricInfo(
+        "optimiser steps between this update and the weights that sampled it, of the step's oldest group", "steps"
+    ),
     **{
         f"generation/{name}": MetricInfo(f"{name.replace('_', ' ')} since the last step")
         for name in GENERATION_COUNTERS

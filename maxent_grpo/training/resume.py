@@ -83,6 +83,8 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
         "early_stopping": parts.saving.best,
         "rng": RngState(),
     }
+    if parts.carried is not None:
+        registry["carried_groups"] = parts.carried
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
         registry["reference"] = WeightsState(ctx.runtime.reference_model)
     ctx.checkpoint_state_ref = registry

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.experience import Experience
+from maxent_grpo.training.sampled_groups import groups_from_tree, groups_to_tree
 from maxent_grpo.training.scoring.batch import RowRange
-from maxent_grpo.training.types.choices import FinishReason
-from maxent_grpo.training.types.rewards import CompletionRecord, GenerationBatch, PromptCompletionBatch
+from maxent_grpo.training.types.rewards import GenerationBatch
 
 Rebuild = Callable[[GenerationBatch, GradedRollout, list[RowRange], Mapping[str, Any]], Experience]
 """Makes an experience again from its sampled part and what was scored at rollout weights."""
@@ -67,27 +66,16 @@ class RolloutBuffer:
 
 def experience_to_tree(experience: Experience) -> dict[str, Any]:
     """What a rollout cannot make again: texts, tokens, verdicts, and scores taken at rollout weights."""
-    batch, graded, reference = experience.batch, experience.graded, experience.reference
+    reference = experience.reference
     return {
-        "prompts": [str(prompt) for prompt in batch.prompts],
-        "row_ids": [group[0].row_id for group in batch.records],
-        "answers": list(batch.answers),
-        "completions": [list(group) for group in batch.grouped_completions],
-        "token_ids": [list(record.token_ids) for record in graded.records],
-        "behaviour_logp": [record.behaviour_logp for record in graded.records],
-        "finish_reason": [str(record.finish_reason) for record in graded.records],
-        "policy_version": [record.policy_version for record in graded.records],
-        "utilities": list(graded.utilities),
-        "per_term": {name: list(values) for name, values in graded.per_term.items()},
-        "modes": [entry["mode"] for entry in graded.metadata],
-        "keys": [entry["key"] for entry in graded.metadata],
-        "reasons": [entry["reason"] for entry in graded.metadata],
-        "abstentions": graded.abstentions,
+        **groups_to_tree((experience.batch, experience.graded)),
         "portions": [[portion.first, portion.last] for portion in experience.portions],
         "epoch": experience.epoch,
         "step_in_epoch": experience.step_in_epoch,
         "version": experience.policy_version,
+        "earlier_versions": list(experience.earlier_versions),
         "old_logp": experience.old_logp,
+        "old_known": experience.old_known,
         "token_entropy_mean": experience.token_entropy_mean,
         "reference_logp": None if reference is None else reference.ref_token_logp,
     }
@@ -95,44 +83,5 @@ def experience_to_tree(experience: Experience) -> dict[str, Any]:
 
 def experience_from_tree(tree: Mapping[str, Any]) -> tuple[GenerationBatch, GradedRollout, list[RowRange]]:
     """The sampled and graded part of a saved rollout."""
-    prompts = [RowPrompt(text, row_id) for text, row_id in zip(tree["prompts"], tree["row_ids"], strict=True)]
-    sizes = [len(group) for group in tree["completions"]]
-    row_ids = [row_id for row_id, size in zip(tree["row_ids"], sizes, strict=True) for _ in range(size)]
-    records = [
-        CompletionRecord(row_id, list(ids), logp, FinishReason(reason), version)
-        for row_id, ids, logp, reason, version in zip(
-            row_ids,
-            tree["token_ids"],
-            tree["behaviour_logp"],
-            tree["finish_reason"],
-            tree["policy_version"],
-            strict=True,
-        )
-    ]
-    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
-    groups: list[list[Any | None]] = [list(records[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
-    batch = GenerationBatch(
-        prompts=list(prompts),
-        answers=list(tree["answers"]),
-        grouped_completions=[list(group) for group in tree["completions"]],
-        grouped_ref_meta=groups,
-        grouped_completion_info=[[record.to_trl_payload() for record in group if record] for group in groups],
-    )
-    metadata = [
-        {**record.to_trl_payload(), "mode": mode, "key": key, "reason": reason}
-        for record, mode, key, reason in zip(records, tree["modes"], tree["keys"], tree["reasons"], strict=True)
-    ]
-    graded = GradedRollout(
-        pairs=PromptCompletionBatch(
-            prompts=[prompt for prompt, size in zip(prompts, sizes, strict=True) for _ in range(size)],
-            completions=[text for group in tree["completions"] for text in group],
-            metadata=[record.to_trl_payload() for record in records],
-        ),
-        records=records,
-        group_size=sizes[0],
-        utilities=list(tree["utilities"]),
-        per_term={name: list(values) for name, values in tree["per_term"].items()},
-        metadata=metadata,
-        abstentions=int(tree["abstentions"]),
-    )
+    batch, graded = groups_from_tree(tree)
     return batch, graded, [RowRange(first, last) for first, last in tree["portions"]]

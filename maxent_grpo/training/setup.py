@@ -40,16 +40,18 @@ from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
+from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, build_validation
-from maxent_grpo.training.experience import Experience, build_experience, pad_token_id
+from maxent_grpo.training.experience import Experience, build_experience, pad_token_id, prompts_per_rollout
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.loop import DataPosition, LoopParts, RunResult, SavePolicy, run_training
+from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_training
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
+from maxent_grpo.training.row_stream import DataPosition
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
@@ -218,7 +220,7 @@ def _assemble(
         tokenizer=loaded.tokenizer,
         train_loader=DataLoader(
             cast(Dataset[dict[str, Any]], train.rows),
-            batch_size=schedule.prompts_per_step * schedule.minibatches,
+            batch_size=prompts_per_rollout(schedule),
             sampler=sampler,
             collate_fn=list,
             generator=torch.Generator(),  # its own, so that iterating leaves the global generator alone
@@ -349,6 +351,7 @@ def _loop_parts(
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),
         rows={row["row_id"]: row for row in train.rows},
+        carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,
     )
 

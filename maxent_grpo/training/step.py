@@ -146,14 +146,23 @@ def sequence_scores(
 
 def _behaviour_logp(logp: Tensor, experience: Experience, rows: RowRange, method: Method) -> Tensor:
     """[n, T] log-probs under the behaviour policy, beside those of the current one."""
-    old = logp.detach()  # exactly on-policy unless something else is known
-    if experience.old_logp is not None:
-        old = experience.old_logp[rows.slice].to(logp.device)
+    old = _trainer_logp(logp, experience, rows)
     if method.ratio_from_sampler:
         known = experience.sampled_known[rows.slice].to(logp.device)
         # a token that came without a log-prob counts as on-policy: its ratio is 1
         old = torch.where(known, experience.sampled_logp[rows.slice].to(logp.device, logp.dtype), old)
     return old
+
+
+def _trainer_logp(logp: Tensor, experience: Experience, rows: RowRange) -> Tensor:
+    """[n, T] the trainer's log-probs at the weights that sampled, beside the current ones."""
+    current = logp.detach()  # exactly on-policy unless something else is known
+    if experience.old_logp is None:
+        return current
+    old = experience.old_logp[rows.slice].to(logp.device)
+    if experience.old_known is None:
+        return old
+    return torch.where(experience.old_rows(rows).unsqueeze(-1).to(logp.device), old.to(current), current)
 
 
 def _choose(
@@ -269,7 +278,7 @@ def _slice_targets(
     reference = None if experience.reference is None else experience.reference.ref_token_logp
     known = experience.sampled_known[piece.slice].to(like.device)
     # a token that came without a log-prob is corrected by nothing: its mismatch is 0
-    trainer = like.detach() if experience.old_logp is None else experience.old_logp[piece.slice].to(like)
+    trainer = _trainer_logp(like, experience, piece).to(like)
 
     def rows(values: Tensor) -> Tensor:
         return values.flatten()[inside].to(like)
@@ -311,10 +320,11 @@ def _measure(
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
-    if experience.old_logp is None and not at_rollout_weights:
-        return  # the sampler's log-probs would be compared with those of other weights
-    trainer = logp if experience.old_logp is None else experience.old_logp[piece.slice].to(logp.device)
+    trainer = _trainer_logp(logp, experience, piece)
     known = experience.sampled_known[piece.slice].to(logp.device) & mask
+    if not at_rollout_weights:
+        # elsewhere the sampler's log-probs would be compared with those of other weights
+        known = known & experience.old_rows(piece).unsqueeze(-1).to(logp.device)
     sums.add_gap(trainer, targets.sampled_logp if targets.sampled_logp is not None else trainer, known)
 
 

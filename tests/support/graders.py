@@ -49,3 +49,18 @@ def not_a_number_on_green(completions: Sequence[str]) -> list[float]:
 def broken(completions: Sequence[str]) -> list[float]:
     """Raises on everything."""
     raise LookupError(f"no idea about {len(completions)} completions")
+
+
+def flat_row(row_id: str) -> bool:
+    """Whether ``mixed_on_half`` gives every completion of a row the same reward."""
+    return sum(map(ord, row_id)) % 2 == 1
+
+
+def mixed(completions: Sequence[str]) -> list[float]:
+    """0 and 1 by turns, so that every group with at least two completions has both."""
+    return [float(number % 2) for number in range(len(completions))]
+
+
+def mixed_on_half(completions: Sequence[str], row_id: Sequence[str]) -> list[float]:
+    """0 and 1 by turns on about half of the rows, 1 throughout on the others."""
+    return [1.0 if flat_row(name) else float(number % 2) for number, name in enumerate(row_id)]

@@ -70,6 +70,16 @@ RUNS: dict[str, tuple[str, ...]] = {
         "generation.num_generations=2",
         "evaluation.enabled=false",
     ),
+    "groups without differences drawn again, but not until there are enough: sampling/*": (
+        "scoring=dapo",
+        *only_reward("mixed_on_half"),
+        "reward.terms.mixed_on_half=2",
+        "data.num_train=11",
+        "optimization.total_training_steps=6",
+        "optimization.num_iterations=2",
+        "scoring.dynamic_sampling.max_refill=1",
+        "evaluation.enabled=false",
+    ),
     "rewards without differences: optim/skipped, controller/skipped": (
         "scoring=maxent",
         "scoring.weighting.neutral_groups=skip",

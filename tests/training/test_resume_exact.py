@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 from support.identical import assert_identical
-from support.runs import checkpoint_of, completion_lines, configured, metric_lines, state_of, train, weights_of
+from support.runs import (
+    checkpoint_of,
+    completion_lines,
+    configured,
+    metric_lines,
+    only_reward,
+    state_of,
+    train,
+    weights_of,
+)
 
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.training.setup import run_from_config
@@ -104,10 +113,28 @@ HELD_KL = Scenario(
         *("controller.law=pi", "controller.target_kl=0.1"),
     ),
 )
+CARRIED = Scenario(
+    "dapo with groups carried over",
+    4,
+    (
+        *("scoring=dapo", *only_reward("mixed_on_half"), "data.num_train=11", "optimization.grad_accum_steps=2"),
+        *("optimization.prompts_per_step=5", "optimization.lr_scheduler_type=linear", "evaluation.enabled=false"),
+    ),
+)
+CARRIED_INSIDE_ROLLOUT = Scenario(
+    "dapo with groups carried over inside a rollout",
+    6,
+    (
+        *("scoring=dapo", *only_reward("mixed_on_half"), "data.num_train=11", "optimization.prompts_per_step=3"),
+        *("optimization.minibatches=2", "optimization.num_iterations=2", "scoring.policy_entropy_bonus_coef=0.5"),
+        *("scoring.kl_beta=0.1", "scoring.reference_sync.every_n_steps=2", "evaluation.enabled=false"),
+    ),
+)
+CARRYING = (CARRIED, CARRIED_INSIDE_ROLLOUT)
 CONTROLLED = (HELD_ENTROPY, HELD_SIZE, HELD_KL)
 STOPS = [
     pytest.param(scenario, step, id=f"{scenario.name}, from step {step}")
-    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CONTROLLED)
+    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CARRYING, *CONTROLLED)
     for step in range(1, scenario.steps)
 ]
 
@@ -166,6 +193,20 @@ def test_the_scenarios_stop_where_they_claim(straight: Straight) -> None:
     ]
     assert not references[0].equal(references[1])
     assert references[1].equal(references[2])
+
+
+@pytest.mark.parametrize("scenario", CARRYING, ids=lambda scenario: scenario.name)
+def test_the_scenarios_carry_groups_over_a_stop(straight: Straight, scenario: Scenario) -> None:
+    states = [state_of(checkpoint_of(straight(scenario), step)).states for step in range(1, scenario.steps)]
+    waiting = [len(state["carried_groups"]["groups"]) for state in states]
+    assert max(waiting) > 0
+    inside = [state["rollout"]["experience"] for state in states]
+    if scenario is CARRIED:
+        assert inside == [None] * len(states)
+        return
+    assert [experience is not None for experience in inside] == [True, True, True, False, True]
+    assert inside[-1]["earlier_versions"] == [0] * waiting[0] != []
+    assert any(line["generation/staleness"] > 1 for line in metric_lines(straight(scenario)))
 
 
 @pytest.mark.parametrize("scenario", CONTROLLED, ids=lambda scenario: scenario.name)

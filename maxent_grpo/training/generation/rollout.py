@@ -38,6 +38,7 @@ def collect_rollout(
     settings: GenerationSettings,
     *,
     agree: Agree = identity,
+    required: bool = True,
 ) -> GenerationBatch:
     """Sample ``settings.num_generations`` completions for each row; only complete groups are returned.
 
@@ -52,10 +53,11 @@ def collect_rollout(
         settings: group size, retry limit and counters.
         agree: collective "any" over processes; every process calls it, and the sampler, equally often. With it a process
             without a complete group returns an empty batch as long as another process has one.
+        required: false returns an empty batch also when no process has a complete group, for a caller that asks on.
 
     Raises:
         DataError: a row's prompt does not carry the row's identity.
-        GenerationError: no process has a complete group, or the sampler's answer is not aligned with what it was asked.
+        GenerationError: no process has a complete group, though one is required, or the sampler's answer is not aligned with what it was asked.
     """
     prompts = [_row_prompt(row) for row in rows]
     answers = [row["answer"] for row in rows]
@@ -73,7 +75,7 @@ def collect_rollout(
         kept, kept_answers, completions, metadata, expected, stats
     )
     rounds = stats["retry_rounds"] - rounds_before
-    if not agree(bool(kept)):
+    if not agree(bool(kept)) and required:
         raise GenerationError(_nothing_complete(len(prompts), num_empty, expected, rounds))
     if num_empty or num_short:
         logger.warning(

@@ -12,7 +12,6 @@ from maxent_grpo.config.model import Attention
 from maxent_grpo.config.resolve import batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.warm_start import SLICE_ROWS
-from maxent_grpo.training.experience import needs_old_scores
 from maxent_grpo.training.memory import (
     MemoryEstimate,
     ModelShape,
@@ -27,6 +26,7 @@ from maxent_grpo.training.memory import (
     scoring_phase,
     training_phases,
 )
+from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.settings import entropy_mode
 from maxent_grpo.training.types.choices import ReferenceSource
 from maxent_grpo.training.types.runtime import GenerationSettings, OptimizationSchedule, ScoringSettings

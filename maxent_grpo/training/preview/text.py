@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.summary import Row, section
-from maxent_grpo.training.experience import needs_old_scores
 from maxent_grpo.training.memory import HEAP_BLOCK, MIB, MemoryEstimate, ModelShape, Part
+from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.preview.sizes import Workload
 from maxent_grpo.training.types.choices import ReferenceSource
 

@@ -111,6 +111,26 @@ class PromptCompletionBatch:
             raise ValueError(f"{len(self.metadata)} metadata entries for {len(self.completions)} completions")
 
 
+@dataclass(frozen=True, slots=True)
+class DrawingReport:
+    """How dynamic sampling came by a rollout; counts are of all processes."""
+
+    num_drawn: int
+    """Prompts drawn from the training rows."""
+    num_informative: int
+    """Of these, groups whose utilities differ."""
+    refill_rounds: int
+    """Draws after the first."""
+    num_carried: int
+    """Groups of the rollout that an earlier rollout had left over."""
+    num_surplus: int
+    """Informative groups for which the rollout had no place."""
+    num_missing: int
+    """Places of the rollout that stayed empty."""
+    mean_utility: float
+    """Over every valid completion of the prompts drawn; nan without any."""
+
+
 @dataclass(slots=True)
 class AdvantageStats:
     """Advantages by group and flattened; both views come from one function."""

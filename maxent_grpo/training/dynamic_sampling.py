@@ -1,0 +1,269 @@
+"""Dynamic sampling: prompts are drawn until every group of a rollout carries a signal (DAPO, arXiv 2503.14476).
+
+A group carries one when its valid utilities differ; with utilities 0 and 1 that is 0 < number of right answers < G. Utilities
+are taken before shaping: a length penalty makes no signal of a group that is all right.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maxent_grpo.distributed import gather_all, global_sum
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
+from maxent_grpo.training.carried_groups import CarriedGroups, KeptGroup
+from maxent_grpo.training.clock import PhaseClock
+from maxent_grpo.training.credit import grade_rollout, valid_rows
+from maxent_grpo.training.experience import (
+    Experience,
+    Rows,
+    build_experience,
+    local_portions,
+    prompts_per_rollout,
+    rollout_tokens,
+    sample_prompts,
+)
+from maxent_grpo.training.old_scores import EarlierScores, score_at_weights
+from maxent_grpo.training.row_stream import RowStream
+from maxent_grpo.training.sampled_groups import Groups, join_groups, select_groups
+from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.types.rewards import DrawingReport
+from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Drawing:
+    """What the draws of one rollout gave; counts of all processes, sums of this one."""
+
+    num_rounds: int = 0
+    num_drawn: int = 0
+    num_informative: int = 0
+    utility_sum: float = 0.0
+    num_utilities: int = 0
+
+
+def informative_groups(utilities: Tensor, valid: Tensor) -> list[int]:
+    """Which of the groups [P, G] carry a signal: the valid utilities differ by more than ``EQUAL_UTILITIES``."""
+    return torch.nonzero(group_spread(utilities, valid) > EQUAL_UTILITIES).flatten().tolist()
+
+
+def prompts_to_draw(missing: int, *, drawn: int, informative: int, rollout: int) -> int:
+    """How many prompts to draw for ``missing`` groups.
+
+    At first one each; then as many as it takes at the rate at which this rollout's prompts were kept so far, but no more
+    than a whole rollout at once: ceil(missing * drawn / informative), at most ``rollout``.
+    """
+    if drawn == 0:
+        return missing
+    return min(-(-missing * drawn // informative), rollout) if informative else rollout
+
+
+def first_places(places: Sequence[Sequence[int]], count: int) -> list[int]:
+    """The first ``count`` places in the stream of rows among the groups of all processes: what was drawn first is trained first."""
+    return sorted(place for part in places for place in part)[:count]
+
+
+def portions_of(own: Sequence[int], places: Sequence[int], prompts_per_step: int) -> list[RowRange]:
+    """One process's groups of each optimiser step.
+
+    Args:
+        own: places of the process's groups, ascending; all of them among ``places``.
+        places: places of the groups of all processes, ascending. Every ``prompts_per_step`` of them make a step.
+        prompts_per_step: groups of a step; the last one has what is left.
+    """
+    portions: list[RowRange] = []
+    first = 0
+    for at in range(0, len(places), prompts_per_step):
+        step = set(places[at : at + prompts_per_step])
+        last = first + sum(place in step for place in own)
+        portions.append(RowRange(first, last))
+        first = last
+    return portions
+
+
+def gather_informative(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    stream: RowStream,
+    carried: CarriedGroups,
+    rows: Rows,
+    clock: PhaseClock,
+    step: int,
+) -> Experience:
+    """Draw, sample and grade prompts until a rollout's groups all carry a signal, or the rounds are used up.
+
+    Draws go on over the end of an epoch, so that every rollout is full. All processes draw the same number of rounds,
+    decided by the groups of all of them.
+
+    Raises:
+        GenerationError: no group carries a signal.
+    """
+    settings, schedule, accelerator = ctx.scoring.dynamic_sampling, ctx.optimization.schedule, ctx.runtime.accelerator
+    rollout = prompts_per_rollout(schedule)
+    found = carried.take()
+    num_carried = int(global_sum(accelerator, [len(found)])[0])
+    start = stream.draw(0)
+    drawing = _Drawing()
+    while (
+        missing := rollout - num_carried - drawing.num_informative
+    ) > 0 and drawing.num_rounds <= settings.max_refill:
+        count = prompts_to_draw(
+            missing, drawn=drawing.num_drawn, informative=drawing.num_informative, rollout=rollout
+        )  # fmt: skip
+        found += _draw(ctx, resources, stream, count, rows, clock, step, drawing)
+
+    places = first_places(gather_all(accelerator, [group.place for group in found]), rollout)
+    trained = set(places)
+    used = [group for group in found if group.place in trained]
+    _require_signal(ctx, drawing, used)
+    if settings.carry_over:
+        with clock.phase("old_policy"):
+            carried.groups = _scored(ctx, resources, [group for group in found if group.place not in trained])
+    portions = portions_of([group.place for group in used], places, schedule.prompts_per_step)
+    experience = _experience(ctx, resources, used, portions, start, clock, step)
+    return replace(experience, drawing=_report(ctx, drawing, num_carried, len(places)))
+
+
+def drawing_metrics(report: DrawingReport) -> dict[str, float]:
+    """The numbers of a rollout's draws, for the line of its first optimiser step."""
+    metrics = {
+        "sampling/prompts_drawn": float(report.num_drawn),
+        "sampling/refill_rounds": float(report.refill_rounds),
+        "sampling/carried_groups": float(report.num_carried),
+        "sampling/surplus_groups": float(report.num_surplus),
+        "sampling/missing_groups": float(report.num_missing),
+    }
+    if report.num_drawn:
+        metrics["sampling/keep_rate"] = report.num_informative / report.num_drawn
+    if not math.isnan(report.mean_utility):
+        metrics["reward/drawn_mean"] = report.mean_utility
+    return metrics
+
+
+def _draw(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    stream: RowStream,
+    count: int,
+    rows: Rows,
+    clock: PhaseClock,
+    step: int,
+    drawing: _Drawing,
+) -> list[KeptGroup]:
+    """One round: this process's groups that carry a signal; counts them in ``drawing``."""
+    first = stream.num_drawn
+    prompts = stream.draw(count, across_epochs=True).batch
+    with clock.phase("rollout"):
+        batch, _ = sample_prompts(ctx, resources, prompts, required=False)
+    kept: list[int] = []
+    places: list[int] = []
+    sampled: Groups | None = None
+    if batch.prompts:  # nothing to grade where no group came back complete, or the round left this process out
+        with clock.phase("reward"):
+            graded = grade_rollout(batch, rows, ctx.reward)
+        sampled, places = (batch, graded), _places(ctx, prompts, batch.prompts, first)
+        valid = valid_rows(graded, ctx.scoring.truncation)
+        utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
+        kept = informative_groups(utilities, valid)
+        drawing.utility_sum += float(utilities[valid].sum())
+        drawing.num_utilities += int(valid.sum())
+    drawing.num_rounds += 1
+    drawing.num_drawn += len(prompts)
+    drawing.num_informative += int(global_sum(ctx.runtime.accelerator, [len(kept)])[0])
+    return [KeptGroup(places[n], select_groups(sampled, [n]), step) for n in kept] if sampled else []
+
+
+def _places(
+    ctx: TrainingLoopContext, prompts: Sequence[dict[str, Any]], delivered: Sequence[str], first: int
+) -> list[int]:
+    """The place in the stream of each delivered prompt; they come in the order they were asked for, perhaps with gaps."""
+    numbered = list(enumerate(prompts, start=first))
+    asked = iter([entry for shard in local_portions(numbered, ctx) for entry in shard])
+    return [next(place for place, row in asked if row["prompt"] is prompt) for prompt in delivered]
+
+
+def _scored(ctx: TrainingLoopContext, resources: StepResources, groups: Sequence[KeptGroup]) -> list[KeptGroup]:
+    """The groups with what was not scored yet scored now, at the weights that sampled it: after the update it is too late."""
+    fresh = [group for group in groups if group.logp is None]
+    if not fresh:
+        return list(groups)
+    batch, graded = join_groups([group.sampled for group in fresh])
+    shaped = rollout_tokens(ctx, batch, graded)
+    rows = RowRange(0, shaped.tokens.total_sequences)
+    logp, entropy = score_at_weights(ctx, resources, shaped.tokens, shaped.mask, rows)
+    if ctx.scoring.policy_entropy_bonus_coef == 0:
+        entropy = None
+    scored = [group for group in groups if group.logp is not None]
+    for number, group in enumerate(fresh):
+        own = slice(number * graded.group_size, (number + 1) * graded.group_size)
+        width = max(len(record.token_ids) for record in graded.records[own])
+        means = None if entropy is None else entropy[own].clone()
+        scored.append(replace(group, logp=logp[own, :width].clone(), token_entropy_mean=means))
+    return scored
+
+
+def _experience(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    used: Sequence[KeptGroup],
+    portions: list[RowRange],
+    start: StepBatchInfo,
+    clock: PhaseClock,
+    step: int,
+) -> Experience:
+    """The rollout of the groups; those carried over stand first and bring their scores."""
+    batch, graded = join_groups([group.sampled for group in used])
+    earlier = None
+    carried = [(group.version, group.logp) for group in used if group.logp is not None]
+    if carried:
+        entropies = [group.token_entropy_mean for group in used if group.token_entropy_mean is not None]
+        earlier = EarlierScores([version for version, _ in carried], [logp for _, logp in carried], entropies or None)
+    return build_experience(
+        ctx, resources, batch, graded, portions, clock, start, policy_version=step, earlier=earlier
+    )  # fmt: skip
+
+
+def _report(ctx: TrainingLoopContext, drawing: _Drawing, num_carried: int, num_used: int) -> DrawingReport:
+    rollout, drawn = prompts_per_rollout(ctx.optimization.schedule), drawing.num_drawn
+    total, count = global_sum(ctx.runtime.accelerator, [drawing.utility_sum, float(drawing.num_utilities)])
+    if num_used < rollout:
+        logger.warning(
+            "dynamic sampling: %d of %d groups carry a signal after %d refill rounds and %d prompts, of which %.0f %% were "
+            "kept; the update is made with these",
+            num_used, rollout, drawing.num_rounds - 1, drawn, 100 * drawing.num_informative / max(drawn, 1),
+        )  # fmt: skip
+    return DrawingReport(
+        num_drawn=drawn,
+        num_informative=drawing.num_informative,
+        refill_rounds=max(drawing.num_rounds - 1, 0),
+        num_carried=num_carried,
+        num_surplus=num_carried + drawing.num_informative - num_used,
+        num_missing=rollout - num_used,
+        mean_utility=total / count if count else math.nan,
+    )
+
+
+def _require_signal(ctx: TrainingLoopContext, drawing: _Drawing, used: Sequence[KeptGroup]) -> None:
+    """Raises GenerationError on every process unless each has a group to train on."""
+    accelerator, rounds = ctx.runtime.accelerator, ctx.scoring.dynamic_sampling.max_refill
+    num_used = gather_all(accelerator, len(used))
+    if min(num_used) > 0:
+        return
+    total, count = global_sum(accelerator, [drawing.utility_sum, float(drawing.num_utilities)])
+    seen = f"their mean utility was {total / count:.3g}" if count else "none had a completion with a reward"
+    short = f", fewer than the {len(num_used)} processes need" if sum(num_used) else ""
+    raise GenerationError(
+        f"dynamic sampling: {drawing.num_informative} of {drawing.num_drawn} prompts, drawn in {drawing.num_rounds} rounds "
+        f"(scoring.dynamic_sampling.max_refill={rounds}), gave a group whose utilities differ{short}; {seen}. The prompts are "
+        "all too hard or all too easy for the model: choose others, raise generation.num_generations or max_refill, or train "
+        "on every group with scoring.dynamic_sampling.enabled=false"
+    )

@@ -1,0 +1,101 @@
+"""The trainer's own log-probabilities at the weights that sampled, pi_old, before anything is updated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from maxent_grpo.training.scoring.batch import RowRange, plan_slices
+from maxent_grpo.training.scoring.reference import score_without_gradient
+from maxent_grpo.training.types.choices import BehaviorSource
+from maxent_grpo.training.types.rewards import ScoreBatch
+from maxent_grpo.training.types.runtime import (
+    OptimizationSchedule,
+    ScoringSettings,
+    StepResources,
+    TrainingLoopContext,
+)
+
+
+@dataclass(frozen=True)
+class EarlierScores:
+    """What was scored of a rollout's first groups, which older weights sampled, at those weights."""
+
+    versions: list[int]
+    """Optimiser step whose weights sampled each group."""
+    logp: list[Tensor]
+    """[G, T of the group] the trainer's log-probs of each group."""
+    token_entropy_mean: list[Tensor] | None
+    """[G] mean token entropies of each group; None where nothing asks for them."""
+
+
+@dataclass(frozen=True)
+class OldScores:
+    """Scores at the weights that sampled; each None when nothing asks for it."""
+
+    logp: Tensor | None
+    """[N, T]"""
+    token_entropy_mean: Tensor | None
+    """[N]"""
+    known: Tensor | None
+    """[N] rows that are scored; None is all of them."""
+
+
+def needs_old_scores(scoring: ScoringSettings, schedule: OptimizationSchedule) -> bool:
+    """Whether the trainer's log-probs at rollout weights are needed before the first update.
+
+    With one update per rollout the first training pass is at rollout weights and gives them itself. Groups carried over from
+    an earlier rollout are another matter: they bring theirs.
+    """
+    from_sampler = scoring.behavior_logprobs_source in (BehaviorSource.sampler, BehaviorSource.vllm)
+    corrected = from_sampler and scoring.mismatch.mode != "bypass"
+    reused = schedule.steps_per_rollout > 1 and (not from_sampler or corrected)
+    return reused or scoring.policy_entropy_bonus_coef > 0
+
+
+def score_old(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    tokens: ScoreBatch,
+    mask: Tensor,
+    earlier: EarlierScores | None,
+) -> OldScores:
+    """The scores of the groups carried over, as they were taken, before those of the fresh rows, where these are needed."""
+    first, last = 0 if earlier is None else sum(len(logp) for logp in earlier.logp), tokens.total_sequences
+    needed = needs_old_scores(ctx.scoring, ctx.optimization.schedule) and first < last
+    fresh_logp, fresh_entropy = (
+        score_at_weights(ctx, resources, tokens, mask, RowRange(first, last)) if needed else (None, None)
+    )
+    if earlier is None or first == 0:
+        return OldScores(fresh_logp, fresh_entropy, None)
+    width = mask.shape[1]
+    like = earlier.logp[0] if fresh_logp is None else fresh_logp
+    logp = [pad(part, (0, width - part.shape[1])).to(like) for part in earlier.logp]
+    if fresh_logp is None:
+        rest = like.new_zeros(last - first, width)
+        return OldScores(torch.cat([*logp, rest]), _joined_entropy(earlier, None), torch.arange(last) < first)
+    return OldScores(torch.cat([*logp, fresh_logp]), _joined_entropy(earlier, fresh_entropy), None)
+
+
+def _joined_entropy(earlier: EarlierScores, fresh: Tensor | None) -> Tensor | None:
+    if earlier.token_entropy_mean is None:
+        return None
+    parts = earlier.token_entropy_mean
+    return torch.cat(parts if fresh is None else [*(part.to(fresh) for part in parts), fresh])
+
+
+def score_at_weights(
+    ctx: TrainingLoopContext, resources: StepResources, tokens: ScoreBatch, mask: Tensor, rows: RowRange
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs [n, T] and mean token entropies [n] of some rows under the policy as it is, without gradient."""
+    assert resources.scorer is not None
+    pieces = plan_slices(tokens, rows, ctx.scoring.batching.max_tokens)
+    logp, entropy = score_without_gradient(resources.scorer, ctx.runtime.model, tokens, pieces)
+    if entropy is None:
+        return logp, None
+    mask = mask[rows.slice].to(entropy.device)
+    total = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=-1)
+    return logp, total / mask.sum(dim=-1).clamp(min=1)
