@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def outcome_by_hand(model: PreTrainedModel, loss: Tensor) -> Outcome:
 
 def of_lengths(*pairs: tuple[int, int], limit: int) -> GivenBatch:
     """A prompt for each pair of lengths, with completions of so many tokens, the last one the end token."""
-    groups = tuple(tuple(tuple(5 + (at % 9) for at in range(size - 1)) + (2,) for size in pair) for pair in pairs)
+    groups = tuple(tuple((*(5 + at % 9 for at in range(size - 1)), 2) for size in pair) for pair in pairs)
     return GivenBatch(tuple((4 + number, 7, 9) for number in range(len(pairs))), groups, limit)
 
 
@@ -141,6 +142,19 @@ def test_a_completion_without_a_reward_leaves_the_step(policy: PreTrainedModel, 
     assert_same(ours, theirs, times=8 / 7)  # TRL divides by all eight completions
 
 
+def test_a_rollout_without_any_reward_trains_nothing(policy: PreTrainedModel, folder: Path) -> None:
+    rewards = {"right": [None] * 8}
+    trainer = trainer_for(policy, BATCH, folder, rewards=rewards, loss_type="grpo", beta=0.1)
+    inputs = generation_inputs(trainer, BATCH)
+    settings = method_settings("grpo", {"scoring.kl_beta": 0.1}, max_length=6)
+    reference = token_logp(trainer.ref_model, BATCH)
+    nobody = torch.zeros(8, dtype=torch.bool)
+    ours = step_outcome(policy, BATCH, settings, Given(torch.zeros(8), None, reference, valid=nobody))
+    assert ours.loss == 0.0
+    assert all(not value.any() for value in ours.gradients.values())
+    assert window_outcome(trainer, [inputs]).loss > 0.01  # the pull to the reference alone
+
+
 def test_equal_rewards_make_advantages_of_exactly_zero(policy: PreTrainedModel, folder: Path) -> None:
     batch = GivenBatch(((7, 5, 9),), (tuple((3 + n, 2) for n in range(8)),), 2)
     settings, largest = method_settings("grpo", {}, max_length=2), 0.0
@@ -184,6 +198,22 @@ def test_a_token_that_the_behaviour_policy_found_impossible_leaves_the_gradient_
     rows[0] = torch.stack([rows[0][0], -1.2 * ADVANTAGES[0], rows[0][2]])
     assert_same(ours, outcome_by_hand(policy, torch.stack([row.mean() for row in rows]).mean()))
     assert any(value.isnan().any() for value in theirs.gradients.values())
+
+
+def test_one_token_adds_at_most_ten_nats_to_the_token_kl(policy: PreTrainedModel, folder: Path) -> None:
+    reference = token_logp(policy, BATCH)
+    reference[4, 0] += 3.5
+    trainer = trainer_for(policy, BATCH, folder, loss_type="dapo", beta=0.1, use_bias_correction_kl=False)
+    inputs = generation_inputs(trainer, BATCH) | {"advantages": ADVANTAGES, "ref_per_token_logps": reference}
+    theirs = window_outcome(trainer, [inputs])
+    settings = method_settings("dapo", {"scoring.kl_beta": 0.1}, max_length=6)
+    ours = step_outcome(policy, BATCH, settings, Given(ADVANTAGES, None, reference))
+    logp = chosen(log_distributions(policy, BATCH), BATCH)
+    rows = [-a * (row - row.detach()).exp().sum() for a, row in zip(ADVANTAGES, logp, strict=True)]
+    right = outcome_by_hand(policy, (torch.stack(rows).sum() + 0.1 * 10.0) / BATCH.mask.sum())
+    assert_same(ours, right)
+    unbounded = 0.1 * (math.exp(3.5) - 1 - 3.5 - 10.0) / float(BATCH.mask.sum())
+    assert theirs.loss == pytest.approx(right.loss + unbounded, abs=1e-4)
 
 
 def test_the_entropy_of_a_distribution_with_an_impossible_token_is_finite() -> None:

@@ -19,6 +19,7 @@ from support.steps import OPTIONS
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.rewards.registry import RewardTerm
@@ -117,7 +118,7 @@ class Outcome:
 
 
 def method_settings(option: str, changes: Mapping[str, Any], *, max_length: int) -> ScoringSettings:
-    """The settings of `scoring=<option>` with dotted paths changed, as the configuration hands them to training."""
+    """The settings of `scoring=<option>` with dotted paths changed."""
     config = OPTIONS[option]()
     for path, value in changes.items():
         group, *parents, name = path.split(".")
@@ -126,6 +127,11 @@ def method_settings(option: str, changes: Mapping[str, Any], *, max_length: int)
         assert hasattr(owner, name), path
         default = getattr(owner, name)
         setattr(owner, name, type(default)(value) if isinstance(default, StrEnum) else value)
+    return training_settings(config, max_length=max_length)
+
+
+def training_settings(config: ScoringConfig, *, max_length: int) -> ScoringSettings:
+    """The settings of a method as training gets them, with the prompts of a `GivenBatch` to look up."""
     source = ReferenceSource.model if config.kl_beta > 0 else ReferenceSource.none
     settings = scoring_settings(config, max_completion_len=max_length, reference=source)
     settings.batching.prompt_length_cache_get = _entry
