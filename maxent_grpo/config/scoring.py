@@ -79,7 +79,7 @@ class ScoringConfig:
     kl_beta: float = 0.0
     """Coefficient of the token KL to the reference in the loss; 0 neither loads nor runs a reference for it."""
     kl_estimator: KlEstimator = KlEstimator.k3
-    """Estimator of the token KL: with d = log pi - log pi_ref, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d."""
+    """Estimator of the token KL: with d = log pi - log pi_ref, k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d, k3_is = rho k3 with gradient through the ratio rho too, whose expected gradient is that of KL(pi || pi_ref) also off-policy."""
     entropy_coef: float = 0.0
     """Coefficient of the token-entropy bonus in the loss [per nat]."""
     policy_entropy: bool = True

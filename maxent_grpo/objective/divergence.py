@@ -30,7 +30,16 @@ def kl_k3(d: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
 
 
 KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
-"""The one table of estimators by name."""
+"""The one table of estimators by name that are functions of d alone."""
+
+
+def kl_k3_is(d: Float[Tensor, "*tokens"], ratio: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
+    """rho k3, with gradient through rho too: as a loss it follows KL(pi || pi_ref), also for tokens of an older policy.
+
+    d/dlog pi is rho (k3 + 1 - exp(-d)) = rho d, against 1 - exp(-d) of k3 alone; the two differ at rho = 1 as well.
+    Source: DeepSeek-V3.2, arXiv 2512.02556.
+    """
+    return ratio * kl_k3(d)
 
 
 def token_divergence(

@@ -67,12 +67,13 @@ def compute_loss(
     mask, logp, old = _required(scores.token_mask), _required(scores.token_logp), _required(scores.old_token_logp)
     coefficients = method.coefficients(mask.sum(dim=-1), counts)
     log_ratios = log_ratio(logp, old, mask)
+    ratios = method.ratio(log_ratios, mask)
 
     zero = torch.where(mask, logp, torch.zeros_like(logp)).sum() * 0.0
     policy = zero
     if method.has_policy_term:
         advantages = targets.advantages.unsqueeze(-1).expand_as(log_ratios)
-        objective = method.objective(method.ratio(log_ratios, mask), logp, advantages)
+        objective = method.objective(ratios, logp, advantages)
         if method.mismatch is not None:
             objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
         if targets.held_tokens is not None and method.selection is not None:
@@ -83,7 +84,7 @@ def compute_loss(
 
     kl = zero
     if kl_beta > 0:
-        divergence = method.kl(token_divergence(logp, _required(targets.reference_logp), mask))
+        divergence = method.kl(token_divergence(logp, _required(targets.reference_logp), mask), ratios)
         kl = kl_beta * reduce_tokens(divergence, mask, coefficients)
 
     entropy = zero

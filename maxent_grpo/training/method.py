@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from maxent_grpo.config.resolve import listwise_lengths
-from maxent_grpo.objective.divergence import KL_ESTIMATORS
+from maxent_grpo.objective.divergence import KL_ESTIMATORS, kl_k3_is
 from maxent_grpo.objective.group_losses import (
     centred_likelihood,
     centred_residual_squares,
@@ -42,6 +42,7 @@ from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     GroupLoss,
+    KlEstimator,
     MismatchMode,
     RatioLevel,
     Reduction,
@@ -101,8 +102,8 @@ class Method:
     """Clip rule: which tokens train by statistics of the whole step; None is all."""
     coefficients: Callable[[Tensor, StepCounts], Tensor]
     """Reduction: (lengths [n], counts) -> c_i [n]."""
-    kl: Callable[[Tensor], Tensor]
-    """Regulariser: d -> estimate of the token KL."""
+    kl: Callable[[Tensor, Tensor], Tensor]
+    """Regulariser: (d, ratios) -> estimate of the token KL."""
     listwise_scale: float
     """Regulariser: factor of (1/N_grp) sum of group losses in the loss; 0 has no listwise term."""
     group_loss: Callable[[SequenceTargets, Tensor], ListwiseTerm]
@@ -140,7 +141,7 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
         objective=_objective(scoring),
         selection=None if selection.kind is TokenSelection.all or not has_advantage else selection,
         coefficients=_coefficients(scoring.reduction, max_completion_len),
-        kl=KL_ESTIMATORS[scoring.kl_estimator],
+        kl=_kl(scoring.kl_estimator),
         listwise_scale=listwise_scale(scoring, score_mode=score_mode, max_completion_len=max_completion_len),
         group_loss=lambda targets, scores: GROUP_LOSSES[scoring.group_loss](
             targets, scoring.weighting.q_temperature, scores
@@ -168,6 +169,12 @@ def _ratio(level: RatioLevel) -> Callable[[Tensor, Tensor], Tensor]:
     if level is RatioLevel.sequence:
         return sequence_ratio
     return lambda log_ratios, _mask: token_ratio(log_ratios)
+
+
+def _kl(estimator: KlEstimator) -> Callable[[Tensor, Tensor], Tensor]:
+    if estimator is KlEstimator.k3_is:
+        return kl_k3_is
+    return lambda divergence, _ratio: KL_ESTIMATORS[estimator](divergence)
 
 
 def needs_behaviour_logp(scoring: ScoringSettings) -> bool:

@@ -72,7 +72,7 @@ COMMAND_LINE = {
     ],
     ("experiment=tiny_gpo",): [
         "experiment=tiny_gpo: no such option; experiment has tiny_countdown, tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
-        "tiny_offpolicy; did you mean experiment=tiny_grpo?"
+        "tiny_offpolicy, trl_defaults; did you mean experiment=tiny_grpo?"
     ],
     ("+scoring=grpo", "+seed=3"): [
         "scoring is chosen already; write scoring=grpo without the +",

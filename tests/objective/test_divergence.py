@@ -6,7 +6,7 @@ from support.golden import golden
 from support.numbers import assert_equals, both_precisions
 from torch import Tensor
 
-from maxent_grpo.objective.divergence import KL_ESTIMATORS, kl_k3, token_divergence
+from maxent_grpo.objective.divergence import KL_ESTIMATORS, kl_k3, kl_k3_is, token_divergence
 
 LOGITS_P = [0.5, 0.0, -1.0]
 LOGITS_Q = [0.0, 0.4, -0.2]
@@ -17,14 +17,13 @@ def distributions(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return log_p, torch.log_softmax(torch.tensor(LOGITS_Q, dtype=dtype), dim=-1)
 
 
-def loss_gradient(name: str, dtype: torch.dtype, *, weighted_by_ratio: bool = False) -> Tensor:
+def loss_gradient(name: str, dtype: torch.dtype) -> Tensor:
     """Expected gradient, on the logits, of the estimator as a loss on samples of p that stay fixed."""
     logits = torch.tensor(LOGITS_P, dtype=dtype, requires_grad=True)
     log_p = torch.log_softmax(logits, dim=-1)
     fixed = log_p.detach().exp()
-    estimate = KL_ESTIMATORS[name](log_p - torch.log_softmax(torch.tensor(LOGITS_Q, dtype=dtype), dim=-1))
-    if weighted_by_ratio:
-        estimate = (log_p - log_p.detach()).exp() * estimate
+    d = log_p - torch.log_softmax(torch.tensor(LOGITS_Q, dtype=dtype), dim=-1)
+    estimate = kl_k3_is(d, (log_p - log_p.detach()).exp()) if name == "k3_is" else KL_ESTIMATORS[name](d)
     return torch.autograd.grad((fixed * estimate).sum(), logits)[0]
 
 
@@ -61,9 +60,30 @@ def test_as_losses_k1_has_no_gradient_k2_the_reverse_one_and_k3_the_forward_one(
 
 @both_precisions
 def test_k3_weighted_by_the_ratio_has_the_reverse_gradient(dtype: torch.dtype) -> None:
-    actual = loss_gradient("k3", dtype, weighted_by_ratio=True)
+    actual = loss_gradient("k3_is", dtype)
     assert_equals(actual, golden("kl.loss_grad_ratio_times_k3"))
     assert_equals(actual, golden("kl.true_grad_logits"))
+
+
+@both_precisions
+def test_k3_weighted_by_the_ratio_has_the_reverse_gradient_also_for_samples_of_an_older_policy(
+    dtype: torch.dtype,
+) -> None:
+    old = torch.log_softmax(torch.tensor([-0.3, 0.6, 0.2], dtype=dtype), dim=-1)
+    logits = torch.tensor(LOGITS_P, dtype=dtype, requires_grad=True)
+    log_p = torch.log_softmax(logits, dim=-1)
+    d = log_p - distributions(dtype)[1]
+    expected_loss = (old.exp() * kl_k3_is(d, (log_p - old).exp())).sum()
+    assert_equals(expected_loss, golden("kl.exact_pq"))
+    assert_equals(torch.autograd.grad(expected_loss, logits)[0], golden("kl.true_grad_logits"))
+
+
+def test_k3_weighted_by_the_ratio_moves_a_token_by_ratio_times_log_ratio_to_the_reference() -> None:
+    logp = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    ratio = (logp - torch.log(torch.tensor(0.25))).exp()
+    estimate = kl_k3_is(logp + 2.0, ratio)
+    assert_equals(estimate, [4 * torch.e**-1 * 0.36787944], tolerance=1e-7)
+    assert_equals(torch.autograd.grad(estimate.sum(), logp)[0], [4 * torch.e**-1 * 1.0], tolerance=1e-7)
 
 
 def test_the_true_gradient_is_that_of_the_exact_divergence() -> None:

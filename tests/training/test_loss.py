@@ -146,6 +146,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "k1": {"kl_beta": 0.2, "kl_estimator": KlEstimator.k1},
     "k2": {"kl_beta": 0.2, "kl_estimator": KlEstimator.k2},
     "k3": {"kl_beta": 0.2, "kl_estimator": KlEstimator.k3},
+    "k3_is": {"kl_beta": 0.2, "kl_estimator": KlEstimator.k3_is},
     "entropy": {"entropy_coef": 0.05},
     "sequence_ratio": {"ratio_level": RatioLevel.sequence},
     "token_mean": {"reduction": Reduction.token},

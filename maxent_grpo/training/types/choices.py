@@ -82,6 +82,7 @@ class KlEstimator(StrEnum):
     k1 = "k1"
     k2 = "k2"
     k3 = "k3"
+    k3_is = "k3_is"
 
 
 class ScoreMode(StrEnum):
