@@ -35,7 +35,8 @@ from maxent_grpo.config.scoring import (
     MaxEntScoringConfig,
 )
 from maxent_grpo.telemetry.inert import inert_settings
-from maxent_grpo.telemetry.summary import loss_formula, startup_summary
+from maxent_grpo.telemetry.method_summary import loss_formula
+from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
