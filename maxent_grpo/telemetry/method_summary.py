@@ -11,6 +11,7 @@ from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
+    EqualGroups,
     GroupLoss,
     MismatchMode,
     RatioLevel,
@@ -34,6 +35,7 @@ CREDIT = {
     AdvantageKind.whitened: "A = (a - mean(a)) / std(a) over the rollout's tokens, a = r - mean(r) over the group",
     AdvantageKind.pass_at_k: "A of a completion in sets of {pass_k} that are rewarded for a right one (r >= {right_threshold:g})",
     AdvantageKind.soft: "A = R - mean(R) over the group, R = r / {q_temperature:g} - {tau:g} s_mu + {beta:g} (s_ref - s_mu)",
+    AdvantageKind.function: "A = {advantage_function}(r, facts) over the group",
 }
 """The credit rule; numbers in braces are settings."""
 REDUCTION = {
@@ -161,7 +163,14 @@ def _credit_rows(config: RootConfig) -> list[Row]:
                 f"r falls by up to {shaping.overlong_weight:g} from {start} to {start + shaping.overlong_buffer} tokens",
             )
         )
-    rows.append(("credit", CREDIT[scoring.advantage].format(pass_k=scoring.pass_k, **numbers)))
+    rows.append(
+        (
+            "credit",
+            CREDIT[scoring.advantage].format(
+                pass_k=scoring.pass_k, advantage_function=scoring.advantage_function, **numbers
+            ),
+        )
+    )
     tau = "infinite" if weights.tau is None else f"{weights.tau:g}"
     if weights.mode_adaptive:
         tau += " / log(1 + different right answers of the group)"
@@ -261,11 +270,14 @@ def _listwise_rows(config: RootConfig) -> list[Row]:
 
 
 def _sampling_rows(scoring: ScoringConfig) -> list[Row]:
-    sampling = scoring.dynamic_sampling
+    sampling, rows = scoring.dynamic_sampling, list[Row]()
+    if scoring.equal_groups is EqualGroups.drop:
+        rows.append(("equal groups", "left out of the loss and of its denominators"))
     if not sampling.enabled:
-        return []
+        return rows
     surplus = "kept for the next rollout" if sampling.carry_over else "dropped"
     return [
+        *rows,
         ("dynamic sampling", f"groups with equal utilities are replaced, in up to {sampling.max_refill} further draws; surplus "
          f"groups are {surplus}")
     ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from maxent_grpo.distributed import any_rank
+from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import (
@@ -35,7 +36,7 @@ from maxent_grpo.training.scoring.reference import (
     score_reference,
     score_without_gradient,
 )
-from maxent_grpo.training.types.choices import BehaviorSource, ReferenceSource, Truncation
+from maxent_grpo.training.types.choices import BehaviorSource, EqualGroups, ReferenceSource, Truncation
 from maxent_grpo.training.types.rewards import GenerationBatch, ReferenceLogprobs, RewardComputation, ScoreBatch
 from maxent_grpo.training.types.runtime import (
     OptimizationSchedule,
@@ -73,6 +74,8 @@ class Experience:
     behaviour_scores: Tensor | None
     """[P, G] sequence scores under the sampler [nats]; None where the method does not look at them."""
     reference: ReferenceLogprobs | None
+    counted: Tensor
+    """[P] groups that the loss and its denominators are made of."""
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
     epoch: int
@@ -140,14 +143,16 @@ def build_experience(
         scored = ScoredTokens(mask, sampled_logp, sampled_known)
         rewards = assign_credit(graded, scoring, method, scored, entropy_mean)
         behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
+        counted = counted_groups(rewards, valid, scoring.equal_groups)
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:
         with clock.phase("reference"):
             reference = _reference(ctx, resources, tokens, mask, pieces, saved)
+    mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
         batch, graded, rewards, valid, complete.view_as(valid), tokens, mask, sampled_logp, sampled_known,
-        old_logp, entropy_mean, behaviour, reference, portions, info.epoch, info.step_in_epoch, policy_version,
+        old_logp, entropy_mean, behaviour, reference, counted, portions, info.epoch, info.step_in_epoch, policy_version,
     )  # fmt: skip
 
 
@@ -171,6 +176,14 @@ def trained_tokens(tokens: ScoreBatch, valid: Tensor, complete: Tensor, truncati
     """[N, T] tokens that enter the loss: of valid rows, within the tail window, truncated rows as configured."""
     rows = valid & complete if truncation is Truncation.mask_loss else valid
     return tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & rows.unsqueeze(-1)
+
+
+def counted_groups(rewards: RewardComputation, valid: Tensor, equal_groups: EqualGroups) -> Tensor:
+    """[P]: all groups, or those whose utilities differ as credit saw them."""
+    if equal_groups is EqualGroups.keep:
+        return torch.ones(len(valid), dtype=torch.bool)
+    utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(valid)
+    return group_spread(utilities, valid) > EQUAL_UTILITIES
 
 
 def portion_ranges(num_prompts: int, schedule: OptimizationSchedule) -> list[RowRange]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maxent_grpo.objective.divergence import token_divergence
 from maxent_grpo.objective.logprobs import sequence_score
-from maxent_grpo.objective.ratios import log_ratio, sequence_ratio
+from maxent_grpo.objective.ratios import log_ratio, sequence_ratio, token_ratio
 from maxent_grpo.objective.reduction import StepCounts, reduce_tokens
 from maxent_grpo.objective.surrogate import clipped_objective
 from maxent_grpo.training.method import Method, upper_clip
@@ -84,6 +84,9 @@ def compute_loss(
     kl = zero
     if kl_beta > 0:
         divergence = method.kl(token_divergence(logp, _required(targets.reference_logp), mask))
+        if method.kl_by_ratio:
+            # E_old[rho k3] is KL(pi || pi_ref) at every pi, so that its slope rho d is unbiased off-policy
+            divergence = token_ratio(log_ratios) * divergence
         kl = kl_beta * reduce_tokens(divergence, mask, coefficients)
 
     entropy = zero

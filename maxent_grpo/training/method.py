@@ -21,7 +21,7 @@ from maxent_grpo.objective.group_losses import (
     conditional_cross_entropy,
     importance_likelihood,
 )
-from maxent_grpo.objective.mismatch import mismatch_weights
+from maxent_grpo.objective.mismatch import mismatch_weights, raw_mismatch
 from maxent_grpo.objective.ratios import sequence_ratio, token_ratio
 from maxent_grpo.objective.reduction import (
     StepCounts,
@@ -42,6 +42,7 @@ from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     GroupLoss,
+    KlEstimator,
     MismatchMode,
     RatioLevel,
     Reduction,
@@ -103,6 +104,8 @@ class Method:
     """Reduction: (lengths [n], counts) -> c_i [n]."""
     kl: Callable[[Tensor], Tensor]
     """Regulariser: d -> estimate of the token KL."""
+    kl_by_ratio: bool
+    """Regulariser: whether that is weighted by the token ratio, through which gradient flows too."""
     listwise_scale: float
     """Regulariser: factor of (1/N_grp) sum of group losses in the loss; 0 has no listwise term."""
     group_loss: Callable[[SequenceTargets, Tensor], ListwiseTerm]
@@ -113,6 +116,8 @@ class Method:
     """Regulariser: coefficient of the token-entropy bonus."""
     mismatch: Callable[[Tensor, Tensor, Tensor], Tensor] | None
     """Correction: (old, sampled, mask) -> weights of the policy term per token, or None."""
+    raw_mismatch: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Correction: the same weights before they are capped or masked; without a correction one per token."""
     ratio_from_sampler: bool
     """Whether the ratio's denominator is the sampler's log-probability rather than the trainer's."""
 
@@ -128,6 +133,7 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
     has_advantage = scoring.advantage is not AdvantageKind.none
     shape, advantages, row_weights = credit_rules(scoring, max_completion_len=max_completion_len)
     selection = scoring.token_selection
+    weighted_kl = scoring.kl_estimator is KlEstimator.k3_is
     from_sampler = scoring.behavior_logprobs_source in (BehaviorSource.sampler, BehaviorSource.vllm)
     bypass = from_sampler and scoring.mismatch.mode is MismatchMode.bypass
     return Method(
@@ -140,7 +146,8 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
         objective=_objective(scoring),
         selection=None if selection.kind is TokenSelection.all or not has_advantage else selection,
         coefficients=_coefficients(scoring.reduction, max_completion_len),
-        kl=KL_ESTIMATORS[scoring.kl_estimator],
+        kl=KL_ESTIMATORS[KlEstimator.k3 if weighted_kl else scoring.kl_estimator],
+        kl_by_ratio=weighted_kl,
         listwise_scale=listwise_scale(scoring, score_mode=score_mode, max_completion_len=max_completion_len),
         group_loss=lambda targets, scores: GROUP_LOSSES[scoring.group_loss](
             targets, scoring.weighting.q_temperature, scores
@@ -148,6 +155,7 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
         listwise_clip=clip if clip.use_clip_objective and not has_advantage else None,
         entropy_coef=scoring.entropy_coef,
         mismatch=_mismatch(scoring) if from_sampler and not bypass else None,
+        raw_mismatch=partial(raw_mismatch, mode=scoring.mismatch.mode),
         ratio_from_sampler=bypass,
     )
 

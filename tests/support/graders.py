@@ -49,3 +49,8 @@ def not_a_number_on_green(completions: Sequence[str]) -> list[float]:
 def broken(completions: Sequence[str]) -> list[float]:
     """Raises on everything."""
     raise LookupError(f"no idea about {len(completions)} completions")
+
+
+def only_first(completions: Sequence[str]) -> list[float | None]:
+    """Grades the first completion of every four and abstains from the others."""
+    return [1.0 if number % 4 == 0 else None for number in range(len(completions))]
