@@ -8,6 +8,8 @@
     config.optimization.total_training_steps = 50
     result = maxent_grpo.run(config)
 
+An option of your own is a dataclass, made known with ``add_option``; ``docs/add_a_method.md`` adds a method so.
+
 The overrides are those of the command line, and pass the same checks. Importing this package imports neither torch nor Hydra.
 """
 
@@ -23,7 +25,18 @@ if TYPE_CHECKING:
     from maxent_grpo.config.root import RootConfig
     from maxent_grpo.training.setup import RunResult
 
-__all__ = ["compose", "run"]
+__all__ = ["add_option", "compose", "run"]
+
+
+def add_option(group: str, name: str, node: type) -> None:
+    """Make ``group=name`` an option in this process, with the settings and defaults of a dataclass.
+
+    Raises:
+        ConfigError: there is no such group, the dataclass is not of its kind, or the name is taken.
+    """
+    from maxent_grpo.config.extend import add_option as add
+
+    add(group, name, node)
 
 
 def compose(*overrides: str) -> RootConfig:

@@ -29,7 +29,7 @@ class DataError(MaxentGrpoError, ValueError):
 
 
 class RewardError(MaxentGrpoError, ValueError):
-    """A reward term raised, or returned something that is neither a finite number nor None."""
+    """A reward term raised, or it or an own advantage rule returned something other than finite numbers (or None)."""
 
 
 class GenerationError(MaxentGrpoError, RuntimeError):

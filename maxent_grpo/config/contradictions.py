@@ -17,7 +17,7 @@ from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnin
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
-from maxent_grpo.config.contradictions_method import METHOD_RULES
+from maxent_grpo.config.contradictions_method import FUNCTION_PATH, METHOD_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
@@ -25,7 +25,6 @@ from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
 from maxent_grpo.rewards.registry import BUILT_IN
 
 HEAD_WIDTHS = (32, 64)
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def contradictions(config: RootConfig) -> Iterator[str]:
@@ -175,7 +174,7 @@ def _reward_functions(config: RootConfig) -> Iterator[str]:
     for name, target in reward.functions.items():
         if name in BUILT_IN:
             yield f"reward.functions.{name}: {name} is a built-in term; give your function another name"
-        if not _FUNCTION.fullmatch(target):
+        if not FUNCTION_PATH.fullmatch(target):
             yield f"reward.functions.{name}={target}: write it as package.module:function"
         if name not in reward.terms:
             yield f"reward.functions.{name} has no weight, so it would never be called: add +reward.terms.{name}=1"

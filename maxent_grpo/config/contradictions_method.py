@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.resolve import chosen_options, uses_temperature
@@ -48,6 +49,27 @@ def _nothing_to_optimise(config: RootConfig) -> Iterator[str]:
         yield (
             "scoring.advantage=none with scoring.weighting.listwise_coef=0.0 leaves no term that follows the reward: set "
             "scoring.weighting.listwise_coef above 0 or scoring.advantage=group_mean"
+        )
+
+
+FUNCTION_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""package.module:function."""
+
+
+def _advantage_function(config: RootConfig) -> Iterator[str]:
+    scoring = config.scoring
+    target, is_called = scoring.advantage_function, scoring.advantage is AdvantageKind.function
+    if is_called and target is None:
+        yield (
+            "scoring.advantage=function calls the rule that scoring.advantage_function names, which is null: write "
+            "scoring.advantage_function=package.module:function, or choose another scoring.advantage"
+        )
+    if target is not None and not FUNCTION_PATH.fullmatch(target):
+        yield f"scoring.advantage_function={target}: write it as package.module:function"
+    elif target is not None and not is_called:
+        yield (
+            f"scoring.advantage_function={target} is called with scoring.advantage=function only, and scoring.advantage="
+            f"{scoring.advantage}: set scoring.advantage=function or scoring.advantage_function=null"
         )
 
 
@@ -145,17 +167,52 @@ def _penalties(config: RootConfig) -> Iterator[str]:
     sampled = scoring.behavior_logprobs_source is not BehaviorSource.model
     if not _has_ratio(scoring) or (sampled and scoring.mismatch.mode is not MismatchMode.bypass):
         return
+    for path, value in _active_penalties(config):
+        yield (
+            f"{path}={value} samples from another distribution than scoring sees, so the importance "
+            f"ratio would be wrong: set scoring.behavior_logprobs_source=sampler with "
+            f"scoring.mismatch.mode=token_truncate, or {path}=null"
+        )
+
+
+def _active_penalties(config: RootConfig) -> list[tuple[str, float]]:
     penalty = config.generation.penalty
-    for name, value, neutral in (
-        ("gen_presence_penalty", penalty.gen_presence_penalty, 0),
-        ("gen_frequency_penalty", penalty.gen_frequency_penalty, 0),
-        ("gen_repetition_penalty", penalty.gen_repetition_penalty, 1),
+    neutral = {
+        "gen_presence_penalty": (penalty.gen_presence_penalty, 0),
+        "gen_frequency_penalty": (penalty.gen_frequency_penalty, 0),
+        "gen_repetition_penalty": (penalty.gen_repetition_penalty, 1),
+    }
+    return [
+        (f"generation.penalty.{name}", value)
+        for name, (value, off) in neutral.items()
+        if value is not None and value != off
+    ]
+
+
+def _truncated_sampling(config: RootConfig) -> Iterator[str]:
+    """The mean ratio is 1 only where scoring replays the support of sampling, token by token."""
+    generation, schedule = config.generation, config.optimization
+    steps = schedule.minibatches * schedule.num_iterations
+    if not _has_ratio(config.scoring):
+        return
+    for path, value, off in (
+        ("generation.top_p", generation.top_p, 1),
+        ("generation.penalty.gen_top_k", generation.penalty.gen_top_k, None),
+        ("generation.penalty.gen_min_p", generation.penalty.gen_min_p, None),
     ):
-        if value is not None and value != neutral:
+        if value is None or value == off or (off is None and value == 0):
+            continue
+        written = "null" if off is None else off
+        if steps > 1:
             yield (
-                f"generation.penalty.{name}={value} samples from another distribution than scoring sees, so the importance "
-                f"ratio would be wrong: set scoring.behavior_logprobs_source=sampler with "
-                f"scoring.mismatch.mode=token_truncate, or generation.penalty.{name}=null"
+                f"{path}={value} with optimization.minibatches={schedule.minibatches} and optimization.num_iterations="
+                f"{schedule.num_iterations}: once an update has moved the weights, truncation keeps other tokens than it did in "
+                f"sampling, so the importance ratio would be biased; use {path}={written}, or 1 for both"
+            )
+        for penalty, amount in _active_penalties(config):
+            yield (
+                f"{path}={value} with {penalty}={amount}: sampling truncates the penalised distribution and scoring the plain "
+                f"one, so the importance ratio would be biased; use {path}={written} or {penalty}=null"
             )
 
 
@@ -167,11 +224,13 @@ METHOD_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _weight_exponent,
     _weight_floor,
     _nothing_to_optimise,
+    _advantage_function,
     _mean_scores,
     _clip,
     _reference,
     _entropy,
     _mismatch,
     _penalties,
+    _truncated_sampling,
 )
 """Every rule of this file, in the order in which their sentences are printed."""

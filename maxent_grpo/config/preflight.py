@@ -22,7 +22,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _resume(config)
     yield from _controller_state(config)
     yield from _run_directory(config)
-    yield from _reward_modules(config)
+    yield from _own_modules(config)
 
 
 def _resume(config: RootConfig) -> Iterator[str]:
@@ -70,14 +70,22 @@ def _run_directory(config: RootConfig) -> Iterator[str]:
         yield f"run.dir={folder}: {existing} is not writable; name another folder"
 
 
-def _reward_modules(config: RootConfig) -> Iterator[str]:
-    for name, target in config.reward.functions.items():
+def _own_modules(config: RootConfig) -> Iterator[str]:
+    for setting, target in own_functions(config).items():
         module, colon, _ = target.partition(":")
         if colon and all(part.isidentifier() for part in module.split(".")) and find_module(module) is None:
             yield (
-                f"reward.functions.{name}={target}: there is no module {module} to import; install it, or start the run where "
+                f"{setting}={target}: there is no module {module} to import; install it, or start the run where "
                 f"it can be imported"
             )
+
+
+def own_functions(config: RootConfig) -> dict[str, str]:
+    """Setting to `package.module:function` for every function of the user's that the run calls."""
+    functions = {f"reward.functions.{name}": target for name, target in config.reward.functions.items()}
+    if config.scoring.advantage_function is not None:
+        functions["scoring.advantage_function"] = config.scoring.advantage_function
+    return functions
 
 
 def find_module(name: str) -> ModuleSpec | None:

@@ -6,6 +6,7 @@ from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
     EntropyMode,
+    EqualGroups,
     GroupLoss,
     KlEstimator,
     RatioLevel,
@@ -60,7 +61,9 @@ class ScoringConfig:
     """Fields that every method has; an option changes only what makes it that method."""
 
     advantage: AdvantageKind = AdvantageKind.group_mean
-    """Credit: `group_mean` is r - mean (Dr.GRPO), `group_std` divides by the group's standard deviation (GRPO), `batch_std` by the rollout's, `leave_one_out` takes the mean of the others (RLOO), `whitened` standardises over the rollout's tokens (REINFORCE++), `pass_at_k` rewards sets of pass_k completions, `soft` centres r / q_temperature - tau s + beta (s_ref - s), `none` has no advantage term."""
+    """Credit: `group_mean` is r - mean (Dr.GRPO), `group_std` divides by the group's standard deviation (GRPO), `batch_std` by the rollout's, `leave_one_out` takes the mean of the others (RLOO), `whitened` standardises over the rollout's tokens (REINFORCE++), `pass_at_k` rewards sets of pass_k completions, `soft` centres r / q_temperature - tau s + beta (s_ref - s), `function` calls advantage_function, `none` has no advantage term."""
+    advantage_function: str | None = None
+    """`advantage=function`: your own rule as `package.module:function`, called as f(utilities, facts) on tensors of prompts by group; see docs/add_a_method.md."""
     pass_k: int = 4
     """Size of the sets that `advantage=pass_at_k` rewards [completions]."""
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
@@ -88,6 +91,8 @@ class ScoringConfig:
     """`exact` over the vocabulary, or `sample`: minus the log-probability of the drawn token (a monitor only)."""
     policy_entropy_bonus_coef: float = 0.0
     """Reward-side entropy bonus: r_i += coef * std(r) * z_i, z_i the group-normalised mean token entropy."""
+    equal_groups: EqualGroups = EqualGroups.keep
+    """Groups whose utilities are all equal: `keep`, or `drop` from every term of the loss and from its denominators."""
     truncation: Truncation = Truncation.keep
     """Completions cut by the length limit: `keep`, `mask_loss` (stay in the group statistics), or `exclude` altogether."""
     reference_logprobs_source: ReferenceSource = ReferenceSource.auto

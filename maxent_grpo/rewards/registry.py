@@ -113,17 +113,26 @@ def build_terms(
 
     built_in: dict[str, RewardFunction] = {"task": task, "format": reads_as_answer, "exact": exact}
     return [
-        RewardTerm(name, built_in[name] if name in built_in else _imported(name, functions[name]), name in abstaining)
+        RewardTerm(
+            name,
+            built_in[name] if name in built_in else imported_function(f"reward.functions.{name}", functions[name]),
+            name in abstaining,
+        )
         for name in weights
     ]
 
 
-def _imported(name: str, path: str) -> RewardFunction:
+def imported_function(setting: str, path: str) -> Callable[..., Any]:
+    """The function that a setting names as ``package.module:function``.
+
+    Raises:
+        ConfigError: the module has no such function.
+    """
     module, _, attribute = path.partition(":")
     function = getattr(import_module(module), attribute, None)
     if not callable(function):
-        raise ConfigError(f"reward.functions.{name}={path}: module {module} has no function {attribute}")
-    return cast(RewardFunction, function)
+        raise ConfigError(f"{setting}={path}: module {module} has no function {attribute}")
+    return cast(Callable[..., Any], function)
 
 
 def _accepted(function: RewardFunction, offered: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:

@@ -33,6 +33,7 @@ CREDIT = {
     AdvantageKind.leave_one_out: "A = r - mean(r) over the other completions of the group",
     AdvantageKind.whitened: "A = (a - mean(a)) / std(a) over the rollout's tokens, a = r - mean(r) over the group",
     AdvantageKind.pass_at_k: "A of a completion in sets of {pass_k} that are rewarded for a right one (r >= {right_threshold:g})",
+    AdvantageKind.function: "A = {advantage_function}(r, facts) over the group",
     AdvantageKind.soft: "A = R - mean(R) over the group, R = r / {q_temperature:g} - {tau:g} s_mu + {beta:g} (s_ref - s_mu)",
 }
 """The credit rule; numbers in braces are settings."""
@@ -149,6 +150,7 @@ def _credit_rows(config: RootConfig) -> list[Row]:
     scoring, weighting = config.scoring, config.scoring.weighting
     shaping, weights = scoring.shaping, scoring.row_weights
     numbers = {name: getattr(weighting, name) for name in ("right_threshold", "q_temperature", "tau", "beta")}
+    numbers |= {"pass_k": scoring.pass_k, "advantage_function": scoring.advantage_function}
     rows: list[Row] = []
     if shaping.kind is Shaping.uniqueness:
         rows.append(
@@ -166,7 +168,7 @@ def _credit_rows(config: RootConfig) -> list[Row]:
                 f"r falls by up to {shaping.overlong_weight:g} from {start} to {start + shaping.overlong_buffer} tokens",
             )
         )
-    rows.append(("credit", CREDIT[scoring.advantage].format(pass_k=scoring.pass_k, **numbers)))
+    rows.append(("credit", CREDIT[scoring.advantage].format(**numbers)))
     tau = "infinite" if weights.tau is None else f"{weights.tau:g}"
     if weights.mode_adaptive:
         tau += " / log(1 + different right answers of the group)"

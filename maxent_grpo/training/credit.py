@@ -140,8 +140,9 @@ def assign_credit(
     weighting = scoring.weighting
     log_q = utility_log_q(shaped, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
     advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(shaped, facts)
-    if method.row_weights is not None:
-        advantages = advantages * method.row_weights(advantages, facts)
+    row_weights = None if method.row_weights is None else method.row_weights(advantages, facts)
+    if row_weights is not None:
+        advantages = advantages * row_weights
     return RewardComputation(
         total_utils=utilities.flatten().tolist(),
         per_reward_values=graded.per_term,
@@ -153,6 +154,7 @@ def assign_credit(
         completion_metadata=graded.metadata,
         entropy_bonus_scale=scale,
         shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
+        row_weights=None if row_weights is None or _is_discount(scoring) else row_weights.tolist(),
         **_answer_entropies(scoring, facts),
     )
 
@@ -214,9 +216,13 @@ class _AnswerEntropies(TypedDict, total=False):
     seed_max_possible_entropy: float
 
 
+def _is_discount(scoring: ScoringSettings) -> bool:
+    return scoring.row_weights.kind is RowWeighting.answer_entropy
+
+
 def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts) -> _AnswerEntropies:
     """The record of a method that discounts prompts by the entropy of their answers; empty for any other."""
-    if scoring.row_weights.kind is not RowWeighting.answer_entropy:
+    if not _is_discount(scoring):
         return {}
     size = facts.valid.shape[-1]
     limit = math.log(size) if size > 1 else 0.0

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from maxent_grpo.errors import RewardError
 from maxent_grpo.objective.advantages import (
     batch_standardised_advantages,
     centred_advantages,
@@ -26,6 +27,7 @@ from maxent_grpo.objective.aggregation import (
     tempered_row_weights,
 )
 from maxent_grpo.objective.shaping import overlong_penalty, uniqueness_utilities, unlikeliness_utilities
+from maxent_grpo.rewards.registry import imported_function
 from maxent_grpo.training.types.choices import AdvantageKind, RowWeighting, Shaping
 from maxent_grpo.training.types.credit import RowWeightSettings, ShapingSettings
 from maxent_grpo.training.types.runtime import ScoringSettings
@@ -76,9 +78,43 @@ def credit_rules(
 
 
 def _advantages(scoring: ScoringSettings) -> CreditRule | None:
+    if scoring.advantage is AdvantageKind.function:
+        assert scoring.advantage_function is not None, "the configuration refuses a rule without a function"
+        return own_advantages(scoring.advantage_function)
     if scoring.advantage is AdvantageKind.pass_at_k:
         return lambda _, facts: pass_at_k_advantages(facts.right, facts.valid, k=scoring.pass_k)
     return ADVANTAGES[scoring.advantage]
+
+
+def own_advantages(path: str) -> CreditRule:
+    """The rule ``package.module:function``, whose result is checked; rows that are not valid have advantage 0.
+
+    Raises:
+        ConfigError: the module has no such function.
+        RewardError: raised by the rule when the function returns another shape, or a valid row's advantage is not finite.
+    """
+    setting = "scoring.advantage_function"
+    function = imported_function(setting, path)
+
+    def rule(utilities: Tensor, facts: GroupFacts) -> Tensor:
+        result = function(utilities, facts)
+        if not isinstance(result, Tensor) or result.shape != utilities.shape:
+            got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else repr(result)
+            raise RewardError(
+                f"{setting}={path} returned {got} for {utilities.shape[0]} groups of {utilities.shape[1]} completions: return "
+                f"a tensor of shape {list(utilities.shape)}"
+            )
+        advantages = torch.where(facts.valid, result.detach().to(utilities), torch.zeros_like(utilities))
+        wrong = (~advantages.isfinite()).nonzero().tolist()
+        if wrong:
+            group, row = wrong[0]
+            raise RewardError(
+                f"{setting}={path} gave completion {row} of group {group}, with utility {float(utilities[group, row]):g}, "
+                f"the advantage {float(advantages[group, row])}: return finite numbers, 0 where a group has no signal"
+            )
+        return advantages
+
+    return rule
 
 
 def _shaping(settings: ShapingSettings, max_completion_len: int) -> CreditRule | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from maxent_grpo.distributed import gather_all
 from maxent_grpo.objective.divergence import kl_k3, token_divergence
+from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.surrogate import clipped_tokens
 from maxent_grpo.training.method import upper_clip
 from maxent_grpo.training.types.rewards import BatchDiagnostics, LengthStats
@@ -31,6 +32,12 @@ SUMMED = (
     "entropy_tokens",
     "gap",
     "gap_tokens",
+    "missing",
+    "mismatch_raw",
+    "mismatch_used",
+    "mismatch_cut",
+    "mismatch_k1",
+    "mismatch_k3",
     "kl",
     "kl_tokens",
 )
@@ -58,6 +65,16 @@ class StepSums:
     entropy_tokens: float = 0.0
     gap: float = 0.0
     gap_tokens: float = 0.0
+    """Trained tokens whose log-prob the sampler reported."""
+    missing: float = 0.0
+    """Trained tokens whose log-prob it did not."""
+    mismatch_raw: float = 0.0
+    raw_min: float = float("inf")
+    raw_max: float = 0.0
+    mismatch_used: float = 0.0
+    mismatch_cut: float = 0.0
+    mismatch_k1: float = 0.0
+    mismatch_k3: float = 0.0
     kl: float = 0.0
     kl_tokens: float = 0.0
     kl_by_bucket: dict[str, float] = field(default_factory=dict)
@@ -88,10 +105,25 @@ class StepSums:
         self.entropy += float(entropy_sum.sum())
         self.entropy_tokens += float(mask.sum())
 
-    def add_gap(self, trainer_logp: Tensor, sampled_logp: Tensor, known: Tensor) -> None:
-        """Distance of the sampler's log-probs from the trainer's at the same weights, where the sampler gave one."""
-        self.gap += float((trainer_logp - sampled_logp.to(trainer_logp.dtype)).abs()[known].sum())
+    def add_gap(self, trainer_logp: Tensor, sampled_logp: Tensor, known: Tensor, mask: Tensor) -> None:
+        """Log-probs [n, T] of trainer and sampler at the same weights, where the sampler's are known, and where they are not."""
+        gap = torch.where(known, sampled_logp - trainer_logp, torch.zeros_like(trainer_logp))
+        log_weight = log_ratio(trainer_logp, sampled_logp, known)
+        self.gap += float(gap.abs().sum())
         self.gap_tokens += float(known.sum())
+        self.missing += float((mask & ~known).sum())
+        self.mismatch_k1 += float(gap.sum())
+        self.mismatch_k3 += float((torch.expm1(log_weight) - log_weight).sum())
+
+    def add_mismatch(self, raw: Tensor, used: Tensor, known: Tensor) -> None:
+        """Weights of the mismatch correction [n, T] before and after capping and masking; equal without a correction."""
+        if not bool(known.any()):
+            return
+        self.mismatch_raw += float(raw[known].sum())
+        self.mismatch_used += float(used[known].sum())
+        self.mismatch_cut += float((used != raw)[known].sum())
+        self.raw_min = min(self.raw_min, float(raw[known].min()))
+        self.raw_max = max(self.raw_max, float(raw[known].max()))
 
     def add_kl(self, logp: Tensor, reference_logp: Tensor, mask: Tensor) -> None:
         """k3 to the reference of a slice, in all and by completion length."""
@@ -115,6 +147,8 @@ class StepSums:
             total.lowest_low = min(total.lowest_low, part.lowest_low)
             total.highest_high = max(total.highest_high, part.highest_high)
             total.ratio_max = max(total.ratio_max, part.ratio_max)
+            total.raw_min = min(total.raw_min, part.raw_min)
+            total.raw_max = max(total.raw_max, part.raw_max)
             for mine, theirs in (
                 (total.kl_by_bucket, part.kl_by_bucket),
                 (total.tokens_by_bucket, part.tokens_by_bucket),

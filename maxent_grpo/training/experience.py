@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from maxent_grpo.distributed import any_rank
+from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import (
@@ -33,7 +34,7 @@ from maxent_grpo.training.scoring.batch import (
     tail_window,
 )
 from maxent_grpo.training.scoring.reference import reference_from_tokens, score_reference
-from maxent_grpo.training.types.choices import ReferenceSource, Truncation
+from maxent_grpo.training.types.choices import EqualGroups, ReferenceSource, Truncation
 from maxent_grpo.training.types.rewards import (
     DrawingReport,
     GenerationBatch,
@@ -78,6 +79,8 @@ class Experience:
     behaviour_scores: Tensor | None
     """[P, G] sequence scores under the sampler [nats]; None where the method does not look at them."""
     reference: ReferenceLogprobs | None
+    counted: Tensor
+    """[P] groups that the loss and its denominators are made of."""
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
     epoch: int
@@ -157,14 +160,16 @@ def build_experience(
         scored = ScoredTokens(mask, sampled_logp, sampled_known)
         rewards = assign_credit(graded, scoring, method, scored, old.token_entropy_mean)
         behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
+        counted = counted_groups(rewards, valid, scoring.equal_groups)
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:
         with clock.phase("reference"):
             reference = _reference(ctx, resources, tokens, mask, pieces, saved)
+    mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
         batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
-        old.logp, old.token_entropy_mean, behaviour, reference, portions, info.epoch, info.step_in_epoch, policy_version,
+        old.logp, old.token_entropy_mean, behaviour, reference, counted, portions, info.epoch, info.step_in_epoch, policy_version,
         saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
     )  # fmt: skip
 
@@ -221,6 +226,14 @@ def trained_tokens(tokens: ScoreBatch, valid: Tensor, complete: Tensor, truncati
 def prompts_per_rollout(schedule: OptimizationSchedule) -> int:
     """Prompts of a full rollout: those of all its optimiser steps in one pass."""
     return schedule.prompts_per_step * schedule.minibatches
+
+
+def counted_groups(rewards: RewardComputation, valid: Tensor, equal_groups: EqualGroups) -> Tensor:
+    """[P]: all groups, or those whose utilities differ as credit saw them."""
+    if equal_groups is EqualGroups.keep:
+        return torch.ones(len(valid), dtype=torch.bool)
+    utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(valid)
+    return group_spread(utilities, valid) > EQUAL_UTILITIES
 
 
 def portion_ranges(num_prompts: int, schedule: OptimizationSchedule) -> list[RowRange]:

@@ -21,7 +21,7 @@ from maxent_grpo.objective.group_losses import (
     conditional_cross_entropy,
     importance_likelihood,
 )
-from maxent_grpo.objective.mismatch import mismatch_weights
+from maxent_grpo.objective.mismatch import mismatch_weights, raw_mismatch
 from maxent_grpo.objective.ratios import sequence_ratio, token_ratio
 from maxent_grpo.objective.reduction import (
     StepCounts,
@@ -114,6 +114,8 @@ class Method:
     """Regulariser: coefficient of the token-entropy bonus."""
     mismatch: Callable[[Tensor, Tensor, Tensor], Tensor] | None
     """Correction: (old, sampled, mask) -> weights of the policy term per token, or None."""
+    raw_mismatch: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Correction: the same weights before they are capped or masked; without a correction one per token."""
     ratio_from_sampler: bool
     """Whether the ratio's denominator is the sampler's log-probability rather than the trainer's."""
 
@@ -149,6 +151,7 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
         listwise_clip=clip if clip.use_clip_objective and not has_advantage else None,
         entropy_coef=scoring.entropy_coef,
         mismatch=_mismatch(scoring) if from_sampler and not bypass else None,
+        raw_mismatch=partial(raw_mismatch, mode=scoring.mismatch.mode),
         ratio_from_sampler=bypass,
     )
 

@@ -58,6 +58,11 @@ GROUPS: dict[str, MetricGroup] = {
     "controller/": MetricGroup("Coefficients as the step used them.", "training.metrics.step_metrics"),
     "optim/": MetricGroup("The optimiser's step.", "training.optim.apply_gradients"),
     "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
+    "mismatch/": MetricGroup(
+        "The weight pi_old / mu of the trainer's probability to the sampler's, at the same weights of the model, over the trained "
+        "tokens whose log-prob the sampler reported; at the level of scoring.mismatch.mode, per token with bypass.",
+        "training.diagnostics.StepSums",
+    ),
     "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
     "data/": MetricGroup("Position in the training rows.", "training.metrics.step_metrics"),
     "eval/": MetricGroup(
@@ -72,10 +77,19 @@ GROUPS: dict[str, MetricGroup] = {
 """Prefix to what its metrics are about, where they are measured, and on which lines they stand."""
 
 _REFERENCE = "a coefficient pulls towards the reference, or scoring.reference_logprobs_source=model"
+_COMPARED = "the trainer has log-probs at rollout weights: always but in later updates of a rollout whose ratio is the sampler's"
+_CORRECTED = "scoring.mismatch.mode is not bypass"
+_DISCOUNTED = "scoring.row_weights.kind=answer_entropy"
+_TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_scaled"
 _LISTWISE = "some group takes part in the listwise term"
 
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
+    "reward/shaped_mean": MetricInfo(
+        "mean utility of the same after shaping by the group or the length, which advantages and q are made of",
+        "reward",
+        "scoring.shaping.kind is not none, or scoring.shaping.overlong_buffer is above 0",
+    ),
     "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
     "reward/rollout_mean": MetricInfo(
         "mean utility of the rollout that the step belongs to", "reward", "optimization.minibatches above 1"
@@ -116,6 +130,21 @@ METRICS: dict[str, MetricInfo] = {
         "places of the rollout left empty after scoring.dynamic_sampling.max_refill rounds", "groups"
     ),
     "advantage/abs_mean": MetricInfo("mean absolute advantage; 0 for a method without advantage", "reward"),
+    "advantage/effective_size": MetricInfo(
+        "mean over groups of exp(entropy of the row weights): completions that the advantages are spread over",
+        "completions",
+        _TEMPERED,
+    ),
+    "advantage/wrong_share": MetricInfo(
+        "mean over groups of the share of row weight on completions that are not right", when=_TEMPERED
+    ),
+    "advantage/prompt_scale": MetricInfo("mean over groups of their mean row weight; 1 for tempered", when=_TEMPERED),
+    "advantage/answer_entropy": MetricInfo(
+        "mean entropy of a group's answers, weighted by the sampler's likelihoods", "nats", _DISCOUNTED
+    ),
+    "advantage/answer_entropy_discount": MetricInfo(
+        "mean factor of a group's advantages for that entropy", when=_DISCOUNTED
+    ),
     "completion/min_length": MetricInfo(
         "shortest completion, end token included; unless all were cut, also the shortest that ended by itself", "tokens"
     ),
@@ -156,6 +185,11 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "policy/clip_ratio_high_mean": MetricInfo("share of tokens clipped above"),
     "policy/clip_ratio_high_max": MetricInfo("largest share clipped above among completions"),
+    "policy/selected_tokens": MetricInfo(
+        "share of trained tokens that scoring.token_selection picked: left out by clip_cov, held by kl_cov, trained by "
+        "high_entropy",
+        when="scoring.token_selection.kind is not all",
+    ),
     "policy/kl_to_reference": MetricInfo("mean k3 divergence from the reference per trained token", "nats", _REFERENCE),
     "policy/kl_by_length/*": MetricInfo("the same by completion length in tokens", "nats", _REFERENCE),
     "policy/kl_tokens_by_length/*": MetricInfo("trained tokens behind each of those", "tokens", _REFERENCE),
@@ -205,10 +239,22 @@ METRICS: dict[str, MetricInfo] = {
     "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
     "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
     "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),
-    "generation/logprob_gap": MetricInfo(
-        "mean |sampler - trainer| log-prob at the same weights",
+    "mismatch/logprob_gap": MetricInfo("mean |sampler - trainer| log-prob", "nats", _COMPARED),
+    "mismatch/raw_mean": MetricInfo(
+        "mean weight before it is capped or masked; 1 but for noise if nothing is wrong", when=_COMPARED
+    ),
+    "mismatch/raw_min": MetricInfo("smallest weight before it is masked", when=_COMPARED),
+    "mismatch/raw_max": MetricInfo("largest weight before it is capped or masked", when=_COMPARED),
+    "mismatch/kl": MetricInfo("estimate of KL(mu || pi_old) per token: mean of log mu - log pi_old", "nats", _COMPARED),
+    "mismatch/kl_k3": MetricInfo(
+        "estimate of the same without negative terms: mean of exp(-d) - 1 + d, d = log mu - log pi_old",
         "nats",
-        "the trainer has log-probs at rollout weights: always but in later updates of a rollout whose ratio is the sampler's",
+        _COMPARED,
+    ),
+    "mismatch/used_mean": MetricInfo("mean weight that the policy term was multiplied by", when=_CORRECTED),
+    "mismatch/cut_share": MetricInfo("share of tokens whose weight was capped, or masked to 0", when=_CORRECTED),
+    "mismatch/missing": MetricInfo(
+        "trained tokens without a log-prob of the sampler; their weight is 1", "tokens", "the sampler left some out"
     ),
     "generation/staleness": MetricInfo(
         "optimiser steps between this update and the weights that sampled it, of the step's oldest group", "steps"

@@ -13,7 +13,7 @@ import torch
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES
 from maxent_grpo.objective.weights import group_divergence, weight_entropy
 from maxent_grpo.training.credit import GradedRollout
-from maxent_grpo.training.diagnostics import length_stats
+from maxent_grpo.training.diagnostics import StepSums, length_stats
 from maxent_grpo.training.metric_table import metric_info
 from maxent_grpo.training.scoring.policy import ScoringCounters
 from maxent_grpo.training.step import StepReport
@@ -34,6 +34,7 @@ def step_metrics(
         **_length_metrics(report, rows),
         **_loss_metrics(report.losses),
         **_policy_metrics(report),
+        **_mismatch_metrics(report.sums, corrected=report.is_corrected),
         **_reference_metrics(report),
         **_weight_metrics(report.targets, report.scores),
         "weights/effective_temperature": weighting.q_temperature * (report.values.tau + report.values.beta),
@@ -123,10 +124,12 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
 
 def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     rewards, targets, graded = report.experience.rewards, report.targets, report.experience.graded
-    known = targets.utilities[targets.valid]
+    known = torch.tensor(rewards.total_utils[rows], dtype=torch.float64)[targets.valid.flatten()]
     metrics = {"reward/abstained": float(graded.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
+        if rewards.shaped_utils is not None:
+            metrics["reward/shaped_mean"] = float(targets.utilities[targets.valid].mean())
     rollout = {"reward/rollout_mean": rewards.train_reward_mean, "reward/rollout_std": rewards.train_reward_std}
     # a rollout of one step's prompts has that step's moments, which stand under reward/mean and reward/std
     if len(report.experience.portions) > 1 and not math.isnan(rewards.train_reward_mean):
@@ -139,6 +142,7 @@ def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     spread = [_equal(utilities[valid]) for utilities, valid in zip(targets.utilities, targets.valid, strict=True)]
     metrics["reward/equal_groups"] = sum(spread) / max(len(spread), 1)
     metrics["advantage/abs_mean"] = float(targets.advantages.abs().mean())
+    metrics.update(_row_weight_metrics(report))
     if rewards.entropy_bonus_scale is not None:
         metrics["reward/entropy_bonus_scale"] = rewards.entropy_bonus_scale
     modes = [entry["mode"] for entry in (rewards.completion_metadata or [])[rows]]
@@ -212,14 +216,53 @@ def _policy_metrics(report: StepReport) -> dict[str, float]:
     }
     if sums.entropy_tokens:
         metrics["policy/entropy"] = sums.entropy / sums.entropy_tokens
-    if sums.gap_tokens:
-        metrics["generation/logprob_gap"] = sums.gap / sums.gap_tokens
+    if report.selected_tokens is not None:
+        metrics["policy/selected_tokens"] = report.selected_tokens
     if diagnostics.kl_value is not None:
         metrics["policy/kl_to_reference"] = diagnostics.kl_value
     for name, value in diagnostics.kl_per_token_by_len_bucket.items():
         metrics[f"policy/kl_by_length/{name}"] = value
         metrics[f"policy/kl_tokens_by_length/{name}"] = diagnostics.kl_token_count_by_len_bucket[name]
     return metrics
+
+
+def _mismatch_metrics(sums: StepSums, *, corrected: bool) -> dict[str, float]:
+    metrics = {"mismatch/missing": sums.missing} if sums.missing else {}
+    if not sums.gap_tokens:
+        return metrics
+    means = {"logprob_gap": sums.gap, "raw_mean": sums.mismatch_raw, "kl": sums.mismatch_k1, "kl_k3": sums.mismatch_k3}
+    if corrected:
+        means |= {"used_mean": sums.mismatch_used, "cut_share": sums.mismatch_cut}
+    metrics |= {f"mismatch/{name}": total / sums.gap_tokens for name, total in means.items()}
+    return metrics | {"mismatch/raw_min": sums.raw_min, "mismatch/raw_max": sums.raw_max}
+
+
+def _row_weight_metrics(report: StepReport) -> dict[str, float]:
+    """How a group's advantages are weighted, and each group's beside the others."""
+    rewards, targets, groups = report.experience.rewards, report.targets, report.groups.slice
+    metrics: dict[str, float] = {}
+    if rewards.seed_semantic_entropies is not None and rewards.seed_advantage_scales is not None:
+        metrics["advantage/answer_entropy"] = _mean(rewards.seed_semantic_entropies[groups])
+        metrics["advantage/answer_entropy_discount"] = _mean(rewards.seed_advantage_scales[groups])
+    if rewards.row_weights is None:
+        return metrics
+    weights = torch.tensor(rewards.row_weights[groups], dtype=torch.float64)
+    counted = (weights > 0) & targets.valid
+    if not bool(counted.any()):
+        return metrics
+    count = targets.valid.sum(dim=-1).clamp(min=1)
+    metrics["advantage/prompt_scale"] = float(((weights * targets.valid).sum(dim=-1) / count).mean())
+    some, right = counted.any(dim=-1), targets.right
+    shares = torch.where(counted, weights, 0.0)[some]
+    shares = shares / shares.sum(dim=-1, keepdim=True)
+    return metrics | {
+        "advantage/effective_size": float(weight_entropy(shares.log()).exp().mean()),
+        "advantage/wrong_share": float((shares * ~right[some]).sum(dim=-1).mean()),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
 
 
 def _reference_metrics(report: StepReport) -> dict[str, float]:

@@ -107,6 +107,8 @@ def scoring_settings(config: ScoringConfig, *, max_completion_len: int, referenc
         token_selection=config.token_selection,
         group_loss=config.group_loss,
         dynamic_sampling=config.dynamic_sampling,
+        advantage_function=config.advantage_function,
+        equal_groups=config.equal_groups,
     )
 
 

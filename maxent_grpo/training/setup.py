@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import chosen_options, reference_source
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
@@ -24,7 +25,7 @@ from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
-from maxent_grpo.rewards.registry import build_terms
+from maxent_grpo.rewards.registry import build_terms, imported_function
 from maxent_grpo.tasks.base import Task, TaskRow
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.sampler import EpochSampler
@@ -111,6 +112,8 @@ def run_from_config(
 
 
 def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
+    for setting, target in own_functions(config).items():
+        imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
     task = build_task(config.data)
     loaded = build_model(config.model)

@@ -51,6 +51,8 @@ class StepReport:
     controller_metrics: dict[str, float]
     selected_tokens: float | None = None
     """Share of the trained tokens that the method's selection picked out; None without one."""
+    is_corrected: bool = False
+    """Whether the policy term was weighted by the mismatch between sampler and trainer."""
 
 
 def train_step(
@@ -77,7 +79,7 @@ def train_step(
     counts = _global_counts(ctx, experience, groups)  # the denominators
     evidence = group_evidence(
         experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
-        experience.behaviour_scores,
+        experience.behaviour_scores, experience.counted,
     )  # u_i, q_i  # fmt: skip
     informative = evidence.informative(groups.first, groups.last)
     controller.prepare(gathered(accelerator, informative))
@@ -119,7 +121,7 @@ def train_step(
     apply_meta_gradients(ctx, step, clock)
     return StepReport(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
-        None if chosen is None else chosen.selected,
+        None if chosen is None else chosen.selected, method.mismatch is not None,
     )  # fmt: skip
 
 
@@ -204,11 +206,11 @@ def _pieces(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) 
 
 
 def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) -> StepCounts:
-    rows = experience.rows(groups).slice
+    rows, counted = experience.rows(groups).slice, experience.counted[groups.slice]
     local = [
-        float(experience.valid.flatten()[rows].sum()),
+        float((experience.valid[groups.slice] & counted.unsqueeze(-1)).sum()),
         float(experience.mask[rows].sum()),
-        float(len(groups)),
+        float(counted.sum()),
         float(len(_pieces(ctx, experience, groups))),
     ]
     return StepCounts(*global_sum(ctx.runtime.accelerator, local))
@@ -325,7 +327,10 @@ def _measure(
     if not at_rollout_weights:
         # elsewhere the sampler's log-probs would be compared with those of other weights
         known = known & experience.old_rows(piece).unsqueeze(-1).to(logp.device)
-    sums.add_gap(trainer, targets.sampled_logp if targets.sampled_logp is not None else trainer, known)
+    sampled = targets.sampled_logp if targets.sampled_logp is not None else trainer
+    raw = method.raw_mismatch(trainer, sampled, mask)
+    sums.add_gap(trainer, sampled, known, mask)
+    sums.add_mismatch(raw, raw if method.mismatch is None else method.mismatch(trainer, sampled, mask), known)
 
 
 def _measured(

@@ -91,6 +91,7 @@ def group_evidence(
     reference: ReferenceLogprobs | None,
     weighting: WeightingSettings,
     behaviour_scores: Tensor | None = None,
+    counted: Tensor | None = None,
 ) -> GroupEvidence:
     """Utilities, q and reference scores of every group, and which completions take part.
 
@@ -102,11 +103,14 @@ def group_evidence(
         reference: reference scores, or None where none is kept.
         weighting: which neutral groups take part.
         behaviour_scores: [P, G] scores under the sampler, where the method looks at them.
+        counted: [P] groups that the loss is made of; None is all.
     """
     q = torch.tensor(rewards.q_grouped, dtype=torch.float64)
     utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(q)
     right = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q) >= weighting.right_threshold
     takes_part = valid & complete
+    if counted is not None:
+        takes_part = takes_part & counted.unsqueeze(-1)
     groups = listwise_groups(
         utilities,
         takes_part,

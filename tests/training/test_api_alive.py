@@ -18,7 +18,7 @@ API = documented()
 
 FACTORY = "<factory>"
 
-SEEDS = "filled by a method that weighs prompts by the entropy of their answers, which is not offered"
+SEEDS = "follows from two settings, scoring.row_weights.entropy_alpha and generation.num_generations, which the run's record has"
 SERVER = "describes a server of completions, which is not offered"
 UNREAD: dict[str, str] = {
     "GenerationSettings.use_vllm": SERVER,
@@ -27,8 +27,6 @@ UNREAD: dict[str, str] = {
     "BatchDiagnostics.clip_ratio_region_mean": "equal to clip_ratio by definition, which policy/clip_ratio records",
     "LengthStats.min_terminated": "equal to min_length unless every completion was cut, and completion/clipped_ratio is 1",
     "ReferenceLogprobs.ref_token_mask": "equal to the experience's mask, which the step has at hand",
-    "RewardComputation.seed_semantic_entropies": SEEDS,
-    "RewardComputation.seed_advantage_scales": SEEDS,
     "RewardComputation.seed_alpha_effective": SEEDS,
     "RewardComputation.seed_max_possible_entropy": SEEDS,
     "ScoreBatch.max_prompt_len": "rendering has dropped or cut longer prompts before a rollout begins",
@@ -63,7 +61,7 @@ class ShortOnce(LocalGenerator):
 
 @pytest.fixture(scope="module")
 def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
-    """Four short runs: one with a retry, its continuation, one of a listwise method, and one that adapts tau."""
+    """Short runs: one with a retry, its continuation, a listwise method, one that adapts tau, one that discounts prompts."""
     folder = tmp_path_factory.mktemp("alive")
     listwise = (
         "scoring=maxent_listwise",
@@ -82,6 +80,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
         state = f"controller.paths.resume_from={folder / 'first' / 'controller_state.json'}"
         train(folder / "listwise", *listwise, *EVERYTHING, state)
         train(folder / "meta", "scoring=maxent", "controller=meta", "controller.every_n_steps=1")
+        train(folder / "entropies", "scoring=seed_grpo", "evaluation.enabled=false")
     assert metric_lines(folder / "first")[0]["generation/retry_rounds"] == 1
     assert any("eval/pass@1" in line for line in metric_lines(folder / "first"))
     return seen

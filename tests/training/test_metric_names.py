@@ -46,6 +46,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optimization.total_training_steps=8",
         "optimization.learning_rate=0.05",
         "evaluation.every_n_steps=4",
+        "evaluation.seed_eval.enabled=true",
     ),
     "the listwise term alone, with its clipped term and long completions: loss/clip, policy/kl_by_length/*": (
         "scoring=maxent_listwise",
@@ -125,6 +126,28 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optimization.total_training_steps=20",
         "evaluation.enabled=false",
     ),
+    "a sampler that penalises and forgets, corrected; tokens selected, utilities shaped: mismatch/*, policy/selected_tokens": (
+        "scoring=high_entropy_tokens",
+        "scoring.behavior_logprobs_source=sampler",
+        "scoring.mismatch.mode=token_truncate",
+        "scoring.mismatch.cap=1.05",
+        "generation.penalty.gen_presence_penalty=1.0",
+        "scoring.shaping.overlong_buffer=2",
+        "evaluation.enabled=false",
+    ),
+    "prompts weighed by the entropy of their answers: advantage/answer_entropy*": (
+        "scoring=seed_grpo",
+        "reward.terms.task=0",
+        "evaluation.enabled=false",
+    ),
+    "row weights within groups: advantage/effective_size, advantage/wrong_share": (
+        "scoring=xdr",
+        "evaluation.enabled=false",
+    ),
+    "row weights between groups: advantage/prompt_scale": (
+        "scoring=dr_grpo_scaled",
+        "evaluation.enabled=false",
+    ),
 }
 """What a small run is for, and its overrides: together they emit every name of the table."""
 
@@ -156,13 +179,30 @@ class Unreliable(LocalGenerator):
         ]
 
 
+class Forgetful(Unreliable):
+    """Does not report the log-prob of the first token of every prompt's last completion, nor any of the second prompt's."""
+
+    def __call__(self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None) -> Any:
+        texts, records = super().__call__(prompts, num_samples, per_prompt_counts)
+        for number, group in enumerate(records):
+            for record in group[-1:]:
+                known = list(record.behaviour_logp)
+                record.behaviour_logp = None if number == 1 else [None, *known[1:]]
+        return texts, records
+
+
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     """The lines of every run, machine metrics included, which a sampler that is not always on time makes more telling."""
     folder = tmp_path_factory.mktemp("names")
     found: list[dict[str, float]] = []
-    with patch.object(setup, "LocalGenerator", Unreliable):
-        for number, overrides in enumerate(RUNS.values()):
+    for number, overrides in enumerate(RUNS.values()):
+        sampler: type[LocalGenerator] = Unreliable
+        if "scoring.behavior_logprobs_source=sampler" in overrides:
+            sampler = Forgetful
+        if "controller.mode=first_order" in overrides:
+            sampler = LocalGenerator
+        with patch.object(setup, "LocalGenerator", sampler):
             train(folder / str(number), *overrides)
             found += read_metrics(folder / str(number))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -65,12 +66,18 @@ def build_score_batch(
 
 
 def sampled_logp_tensor(batch: ScoreBatch, records: Sequence[CompletionRecord]) -> tuple[Tensor, Tensor]:
-    """Behaviour log-probs as the sampler reported them [N, T], and which tokens have one [N, T]."""
+    """Behaviour log-probs as the sampler reported them [N, T], and which tokens have one [N, T].
+
+    A token that was sampled has a finite log-prob: None, NaN and infinities say that the sampler does not know it.
+    """
+    mask = batch.completion_attention_mask
     has_logp = torch.tensor([record.behaviour_logp is not None for record in records], dtype=torch.bool)
-    known = batch.completion_attention_mask & has_logp.unsqueeze(-1)
-    logp = torch.zeros(known.shape, dtype=torch.float64)
-    logp[known] = torch.tensor([value for record in records for value in record.behaviour_logp or []], dtype=logp.dtype)
-    return logp, known
+    given = mask & has_logp.unsqueeze(-1)
+    logp = torch.zeros(mask.shape, dtype=torch.float64)
+    reported = [value for record in records for value in record.behaviour_logp or []]
+    logp[given] = torch.tensor([math.nan if value is None else value for value in reported], dtype=logp.dtype)
+    known = given & logp.isfinite()
+    return logp.masked_fill(~known, 0.0), known
 
 
 def tail_window(mask: Tensor, tail: int | None) -> Tensor:

@@ -14,6 +14,7 @@ class AdvantageKind(StrEnum):
     whitened = "whitened"
     pass_at_k = "pass_at_k"
     soft = "soft"
+    function = "function"
 
 
 class Shaping(StrEnum):
@@ -100,6 +101,13 @@ class NeutralGroups(StrEnum):
     keep = "keep"
     skip_all_wrong = "skip_all_wrong"
     skip = "skip"
+
+
+class EqualGroups(StrEnum):
+    """What the loss does with groups whose utilities are all equal."""
+
+    keep = "keep"
+    drop = "drop"
 
 
 class Truncation(StrEnum):

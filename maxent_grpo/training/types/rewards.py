@@ -6,6 +6,7 @@ Aligned lists are checked when they are built; rows are dropped only by the help
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,8 @@ class CompletionRecord:
     """Identity of the dataset row; groups and evaluation are keyed by it, never by text."""
     token_ids: list[int]
     """Sampled tokens including the end token; never re-tokenised from text."""
-    behaviour_logp: list[float] | None
-    """Log-probability of each token under the distribution it was drawn from [nats]; None if the sampler kept none."""
+    behaviour_logp: Sequence[float | None] | None
+    """Log-probability of each token under the distribution it was drawn from [nats]; None, for all or for some, if the sampler kept none."""
     finish_reason: FinishReason
     """`eos`, a `stop` string, or the `length` limit (truncated)."""
     policy_version: int
@@ -174,6 +175,8 @@ class RewardComputation:
     seed_max_possible_entropy: float | None = None
     shaped_utils: list[float] | None = None
     """Utilities as credit saw them, where a rule reshaped them by their group or length; None where it is ``total_utils``."""
+    row_weights: list[list[float]] | None = None
+    """Factors of the advantages by group, where they differ within groups or follow from them; None where they do not."""
 
     @property
     def credited_utils(self) -> list[float]:

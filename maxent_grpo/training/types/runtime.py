@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
+    EqualGroups,
     GroupLoss,
     KlEstimator,
     MismatchMode,
@@ -227,11 +228,11 @@ class MismatchSettings:
     """Correction of w = exp(old - sampled log-prob): cap above, floor below (mask modes)."""
 
     mode: MismatchMode = MismatchMode.bypass
-    """`bypass` takes the sampler's log-probs as they are; `truncate` caps the weight, `mask` drops what lies outside floor and cap, per token or per sequence."""
+    """`bypass` takes the sampler's log-probs as they are; `truncate` caps the weight, `mask` drops what lies outside floor and cap, per token, per sequence (the product over its tokens) or per geometric mean over them."""
     cap: float = 2.0
     """Largest weight kept."""
     floor: float = 0.5
-    """Smallest weight kept by `token_mask`."""
+    """Smallest weight kept by `token_mask` and `geometric_mask`."""
 
 
 @dataclass(slots=True)
@@ -264,6 +265,8 @@ class ScoringSettings:
     token_selection: TokenSelectionSettings = field(default_factory=TokenSelectionSettings)
     group_loss: GroupLoss = GroupLoss.cross_entropy
     dynamic_sampling: DynamicSamplingSettings = field(default_factory=DynamicSamplingSettings)
+    advantage_function: str | None = None
+    equal_groups: EqualGroups = EqualGroups.keep
 
 
 class ControllerObjective(Protocol):
