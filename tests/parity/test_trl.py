@@ -104,11 +104,11 @@ def test_gspo_is_trls_grpo_loss_with_sequence_ratios_and_its_narrow_clip(policy:
     assert_same(step_outcome(policy, BATCH, settings, Given(ADVANTAGES, near)), window_outcome(trainer, [inputs]))
 
 
-@pytest.mark.parametrize("accumulation", [2, 4])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_accumulated_step_of_trl_is_ours_in_slices_of_any_size(
-    policy: PreTrainedModel, folder: Path, old_logp: Tensor, loss: str, accumulation: int
+    policy: PreTrainedModel, folder: Path, old_logp: Tensor, loss: str
 ) -> None:
+    accumulation = 4
     # bnpo alone depends on the cut: there the slices are TRL's micro-batches
     size = len(BATCH.completions) // accumulation if loss == "bnpo" else 3
     ours = {"scoring.batching.score_slice": size}
@@ -123,13 +123,14 @@ def test_the_batch_tells_every_case_apart(policy: PreTrainedModel, folder: Path,
         for level in ("token", "sequence")
     } | {name: (loss, ours) for name, (loss, _, ours) in VARIANTS.items() if ours and name != "padded_rows"}
     reference = token_logp(policy, BATCH) - 0.3 * torch.rand(old_logp.shape, generator=torch.Generator().manual_seed(3))
-    found: dict[str, Outcome] = {}
+    found: dict[str, Tensor] = {}
     for case, (loss, changes) in cases.items():
         settings = method_settings(LOSSES[loss][1], {**LOSSES[loss][2], **changes}, max_length=BATCH.max_length)
-        found[case] = step_outcome(policy, BATCH, settings, Given(ADVANTAGES, old_logp, reference))
+        outcome = step_outcome(policy, BATCH, settings, Given(ADVANTAGES, old_logp, reference))
+        found[case] = torch.cat([value.flatten() for value in outcome.gradients.values()])
     for one, other in combinations(found, 2):
-        # in a single slice the mean over the slice's tokens is the mean over all tokens, and dapo differs by its clip only
-        assert differ(found[one], found[other]) > 1e-3, (one, other)
+        gap = float((found[one] - found[other]).norm() / found[one].norm())
+        assert gap > 1e-3, (one, other)  # a hundred times the tolerance
 
 
 class GradientsBeforeTheUpdate(TrainerCallback):
@@ -142,7 +143,7 @@ class GradientsBeforeTheUpdate(TrainerCallback):
         self.kept = gradients(live["model"])
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["grpo", "dr_grpo", "dapo"])
 def test_a_whole_step_of_trls_trainer_has_our_gradient(policy: PreTrainedModel, folder: Path, loss: str) -> None:
     options, name, changes = LOSSES[loss]
     rewards = {"right": [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, None, 1.0], "short": [0.5, 1.0, None, 0.0, 1.0, 0.0, 0.5, 0.0]}
