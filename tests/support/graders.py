@@ -20,6 +20,11 @@ def starts_with_red(completions: Sequence[str]) -> list[float]:
     return [float(text.startswith("R")) for text in completions]
 
 
+def named_by_first(completions: Sequence[str]) -> list[Grade]:
+    """As ``spread``; completions that start alike are one answer."""
+    return [Grade(len(set(text)) / 4, None, "", key=text[:1] or None) for text in completions]
+
+
 def refuses_green(completions: Sequence[str]) -> list[float]:
     """Raises as soon as a completion holds a G."""
     for text in completions:

@@ -187,6 +187,54 @@ WARM = (
     "model.warm_start.num_problems=8",
 )
 
+PASS_K = ("scoring=passk", "scoring.pass_k=2", "scoring.weighting.right_threshold=0.4")
+NAMED = (
+    "reward.terms.task=0",
+    "reward.terms.spread=0",
+    "+reward.terms.named_by_first=1",
+    "+reward.functions.named_by_first=support.graders:named_by_first",
+)
+TEMPERED = ("scoring=xdr", "scoring.weighting.right_threshold=0.4")
+CAPPED = ("scoring=cispo", "scoring.surrogate.ratio_cap=5", *PASSES)
+GATED = ("scoring=sapo", *PASSES)
+CLIP_COV = (
+    "scoring=clip_cov",
+    "scoring.token_selection.share=0.2",
+    "scoring.token_selection.covariance_low=0",
+)
+KL_COV = ("scoring=kl_cov", "scoring.token_selection.share=0.2", *PASSES)
+UNCERTAIN = ("scoring=high_entropy_tokens",)
+
+METHODS = (
+    Knob("scoring.pass_k", 3, trains, PASS_K),
+    Knob("scoring.shaping.kind", "uniqueness", trains, NAMED),
+    Knob("scoring.shaping.uniqueness_power", 0.3, trains, ("scoring=uniqueness", *NAMED)),
+    Knob("scoring.shaping.unlikeliness_discount", 0.9, trains, ("scoring=unlikeliness",)),
+    Knob("scoring.shaping.overlong_buffer", 3, trains),
+    Knob("scoring.shaping.overlong_weight", 0.2, trains, ("scoring.shaping.overlong_buffer=3",)),
+    Knob("scoring.row_weights.kind", "tempered", trains),
+    Knob("scoring.row_weights.tau", 1.0, trains, TEMPERED),
+    Knob("scoring.row_weights.mode_adaptive", True, trains, TEMPERED),
+    Knob("scoring.row_weights.entropy_alpha", 3.0, trains, ("scoring=seed_grpo",)),
+    Knob("scoring.surrogate.kind", "soft_gate", trains, PASSES),
+    Knob("scoring.surrogate.ratio_cap", 1.0, trains, CAPPED),
+    Knob("scoring.surrogate.positive_temperature", 9.0, trains, GATED),
+    Knob("scoring.surrogate.negative_temperature", 9.0, trains, GATED),
+    Knob("scoring.token_selection.kind", "high_entropy", trains),
+    Knob("scoring.token_selection.share", 0.5, trains, CLIP_COV),
+    Knob("scoring.token_selection.covariance_low", 0.3, trains, CLIP_COV),
+    Knob("scoring.token_selection.covariance_high", 0.3, trains, CLIP_COV),
+    Knob("scoring.token_selection.kl_coef", 9.0, trains, KL_COV),
+    Knob("scoring.token_selection.entropy_quantile", 0.4, trains, UNCERTAIN),
+    Knob(
+        "scoring.token_selection.count_kept_only",
+        True,
+        trains,
+        (*UNCERTAIN, "optimization.adam_epsilon=0.1"),
+    ),
+    Knob("scoring.group_loss", "centred_likelihood", trains, MAXENT),
+)
+
 SCORING = (
     Knob("scoring.advantage", "group_std", trains),
     Knob("scoring.ratio_level", "sequence", trains, PASSES),
@@ -415,5 +463,5 @@ META = (
     Knob("controller.optimizer_jacobian", "frozen", adapts, REWARD_GRADIENT),
 )
 
-KNOBS = (*SCORING, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
+KNOBS = (*SCORING, *METHODS, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
 """Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""
