@@ -77,6 +77,11 @@ _LISTWISE = "some group takes part in the listwise term"
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
     "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
+    "reward/shaped_mean": MetricInfo(
+        "mean utility after shaping, as credit sees it",
+        "reward",
+        "scoring.shaping reshapes, and some completion is valid",
+    ),
     "reward/rollout_mean": MetricInfo(
         "mean utility of the rollout that the step belongs to", "reward", "optimization.minibatches above 1"
     ),

@@ -123,10 +123,13 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
 
 def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     rewards, targets, graded = report.experience.rewards, report.targets, report.experience.graded
-    known = targets.utilities[targets.valid]
+    # what the completions earned, rather than the shaped utilities that credit sees
+    known = torch.tensor(rewards.total_utils[rows], dtype=torch.float64).view_as(targets.valid)[targets.valid]
     metrics = {"reward/abstained": float(graded.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
+        if rewards.shaped_utils is not None:
+            metrics["reward/shaped_mean"] = float(targets.utilities[targets.valid].mean())
     rollout = {"reward/rollout_mean": rewards.train_reward_mean, "reward/rollout_std": rewards.train_reward_std}
     # a rollout of one step's prompts has that step's moments, which stand under reward/mean and reward/std
     if len(report.experience.portions) > 1 and not math.isnan(rewards.train_reward_mean):
