@@ -147,6 +147,12 @@ def _everywhere(path: str) -> bool:
     return len(options_with(path)) in (0, len(options(group)))
 
 
+def forget_options() -> None:
+    """Read the table of options anew at the next call: one was added."""
+    for known in (field_types, all_settings, declared_paths, _nearest):
+        known.cache_clear()
+
+
 def describe(kind: Any) -> str:
     """What a type accepts, in words: `an integer or null`."""
     if get_origin(kind) in (Union, types.UnionType):

@@ -42,7 +42,11 @@ class BnpoScoringConfig(ScoringConfig):
 
 @dataclass(slots=True)
 class DapoScoringConfig(ScoringConfig):
-    """DAPO (arXiv 2503.14476): higher upper clip, mean over all tokens, groups without signal drawn again; its length penalty is shaping.overlong_buffer."""
+    """DAPO (arXiv 2503.14476): higher upper clip, mean over all tokens, prompts without signal replaced by others.
+
+    The overlong penalty is off, because its buffer depends on the length limit: set `scoring.shaping.overlong_buffer` to a
+    fifth of `generation.max_completion_len`, as the paper does with 4096 of 20480 tokens.
+    """
 
     advantage: AdvantageKind = AdvantageKind.group_std
     reduction: Reduction = Reduction.token

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from maxent_grpo.distributed import gather_all, global_sum
 from maxent_grpo.errors import GenerationError
-from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
+from maxent_grpo.objective.weights import informative_groups
 from maxent_grpo.training.carried_groups import CarriedGroups, KeptGroup
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import grade_rollout, valid_rows
@@ -49,11 +48,6 @@ class _Drawing:
     num_informative: int = 0
     utility_sum: float = 0.0
     num_utilities: int = 0
-
-
-def informative_groups(utilities: Tensor, valid: Tensor) -> list[int]:
-    """Which of the groups [P, G] carry a signal: the valid utilities differ by more than ``EQUAL_UTILITIES``."""
-    return torch.nonzero(group_spread(utilities, valid) > EQUAL_UTILITIES).flatten().tolist()
 
 
 def prompts_to_draw(missing: int, *, drawn: int, informative: int, rollout: int) -> int:
@@ -173,7 +167,7 @@ def _draw(
         sampled, places = (batch, graded), _places(ctx, prompts, batch.prompts, first)
         valid = valid_rows(graded, ctx.scoring.truncation)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
-        kept = informative_groups(utilities, valid)
+        kept = torch.nonzero(informative_groups(utilities, valid)).flatten().tolist()
         drawing.utility_sum += float(utilities[valid].sum())
         drawing.num_utilities += int(valid.sum())
     drawing.num_rounds += 1

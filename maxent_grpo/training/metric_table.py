@@ -91,6 +91,11 @@ METRICS: dict[str, MetricInfo] = {
         "scoring.shaping.kind is not none, or scoring.shaping.overlong_buffer is above 0",
     ),
     "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
+    "reward/shaped_mean": MetricInfo(
+        "mean utility after shaping, as credit sees it",
+        "reward",
+        "scoring.shaping reshapes, and some completion is valid",
+    ),
     "reward/rollout_mean": MetricInfo(
         "mean utility of the rollout that the step belongs to", "reward", "optimization.minibatches above 1"
     ),

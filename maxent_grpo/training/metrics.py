@@ -124,7 +124,8 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
 
 def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     rewards, targets, graded = report.experience.rewards, report.targets, report.experience.graded
-    known = torch.tensor(rewards.total_utils[rows], dtype=torch.float64)[targets.valid.flatten()]
+    # what the completions earned, rather than the shaped utilities that credit sees
+    known = torch.tensor(rewards.total_utils[rows], dtype=torch.float64).view_as(targets.valid)[targets.valid]
     metrics = {"reward/abstained": float(graded.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))

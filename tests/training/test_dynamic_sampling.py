@@ -26,14 +26,16 @@ from support.runs import (
     weights_of,
 )
 
+from maxent_grpo.config.resolve import has_unit_ratio
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import GenerationError
+from maxent_grpo.objective.weights import informative_groups
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.training import setup
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
 from maxent_grpo.training.credit import grade_rollout
-from maxent_grpo.training.dynamic_sampling import first_places, informative_groups, portions_of, prompts_to_draw
+from maxent_grpo.training.dynamic_sampling import first_places, portions_of, prompts_to_draw
 from maxent_grpo.training.experience import Experience, sample_prompts
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import LoopParts, run_training
@@ -107,15 +109,15 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_group_is_kept_when_its_valid_utilities_differ(utilities: list[float], kept: bool) -> None:
     group = torch.tensor([utilities], dtype=torch.float64)
-    assert informative_groups(group, ~group.isnan()) == ([0] if kept else [])
+    assert informative_groups(group, ~group.isnan()).tolist() == [kept]
 
 
 @quick
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_with_right_and_wrong_answers_kept_means_some_of_both(answers: list[list[bool]]) -> None:
     utilities = torch.tensor(answers, dtype=torch.float64)
-    expected = [n for n, group in enumerate(answers) if 0 < sum(group) < len(group)]
-    assert informative_groups(utilities, torch.ones_like(utilities, dtype=torch.bool)) == expected
+    expected = [0 < sum(group) < len(group) for group in answers]
+    assert informative_groups(utilities, torch.ones_like(utilities, dtype=torch.bool)).tolist() == expected
 
 
 def test_the_next_draw_follows_the_rate_at_which_prompts_were_kept() -> None:
@@ -234,6 +236,12 @@ def test_without_carrying_over_surplus_is_dropped_and_counted_and_nothing_is_sta
     assert state_of(checkpoint_of(tmp_path / "run")).states["carried_groups"] == {"groups": []}
     assert not any(flat_row(line["row_id"]) for line in completion_lines(tmp_path / "run"))
     assert sum(drawn(lines, "prompts_drawn")) > sum(drawn(carrying, "prompts_drawn")), "what was dropped is drawn again"
+
+
+def test_the_ratio_is_not_said_to_be_1_where_groups_are_carried_over(tmp_path: Path) -> None:
+    assert not has_unit_ratio(config_of(tmp_path, "mixed"))
+    assert has_unit_ratio(config_of(tmp_path, "mixed", {CARRY_OVER: False}))
+    assert has_unit_ratio(config_of(tmp_path, "mixed", {ENABLED: False}))
 
 
 def test_a_carried_group_is_as_old_as_the_weights_that_sampled_it(half: Path) -> None:

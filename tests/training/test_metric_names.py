@@ -71,7 +71,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "generation.num_generations=2",
         "evaluation.enabled=false",
     ),
-    "groups without differences drawn again, but not until there are enough: sampling/*": (
+    "groups without differences drawn again, but not until there are enough, with a length penalty: sampling/*, reward/shaped_mean": (
         "scoring=dapo",
         *only_reward("mixed_on_half"),
         "reward.terms.mixed_on_half=2",
@@ -79,6 +79,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optimization.total_training_steps=6",
         "optimization.num_iterations=2",
         "scoring.dynamic_sampling.max_refill=1",
+        "scoring.shaping.overlong_buffer=2",
         "evaluation.enabled=false",
     ),
     "rewards without differences: optim/skipped, controller/skipped": (

@@ -16,7 +16,7 @@ class ShapingSettings:
     unlikeliness_discount: float = 0.25
     """`unlikeliness`: r (1 - discount * rank / n), rank 0 the least likely of n; 0 changes nothing."""
     overlong_buffer: int = 0
-    """Last tokens before generation.max_completion_len over which a penalty grows from 0 to overlong_weight; 0 is off [tokens]."""
+    """Last tokens before generation.max_completion_len over which a penalty grows from 0 to overlong_weight; 0 is off, and DAPO takes a fifth of the limit, 4096 of 20480 [tokens]."""
     overlong_weight: float = 1.0
     """Penalty of a completion at the length limit [reward units]."""
 
@@ -71,11 +71,11 @@ class TokenSelectionSettings:
 
 @dataclass(slots=True)
 class DynamicSamplingSettings:
-    """Groups with equal utilities are sampled again with other prompts, so that every group of a step carries a signal."""
+    """Prompts whose groups have equal utilities give way to others, so that every group of a step carries a signal."""
 
     enabled: bool = False
-    """Keep only groups whose utilities differ, drawing further prompts until a rollout is full."""
+    """Keep only groups whose utilities, before shaping, differ, drawing further prompts until a rollout is full."""
     max_refill: int = 10
     """Further draws at most; then the step is made with the groups there are, and that is counted [rounds]."""
     carry_over: bool = True
-    """Keep surplus groups for the next rollout, and store them in checkpoints; false drops them, counted."""
+    """Keep surplus groups for the next rollout, with their own log-probs, and store them in checkpoints; false drops them, counted."""
