@@ -85,11 +85,6 @@ _LISTWISE = "some group takes part in the listwise term"
 
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
-    "reward/shaped_mean": MetricInfo(
-        "mean utility of the same after shaping by the group or the length, which advantages and q are made of",
-        "reward",
-        "scoring.shaping.kind is not none, or scoring.shaping.overlong_buffer is above 0",
-    ),
     "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
     "reward/shaped_mean": MetricInfo(
         "mean utility after shaping, as credit sees it",
