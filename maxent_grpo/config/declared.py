@@ -111,9 +111,8 @@ CHOSEN_BONUS = 0.3
 def nearest(path: str, chosen: dict[str, type] | None = None) -> str | None:
     """The declared path that a mistyped one most likely stands for.
 
-    The last name weighs as much as the whole path, so that both a typo in the name and a missing group are recognised; a
-    name without a group is compared with last names only. Of similar paths those that exist under the ``chosen`` options
-    (group to dataclass) come first, then those that every option of their group has.
+    The last name weighs as much as the whole path, so that both a typo in the name and a missing group are recognised.
+    Of similar paths those that exist under the ``chosen`` options (group to dataclass) come first.
     """
     return _nearest(path, tuple(sorted((chosen or {}).items(), key=lambda entry: entry[0])))
 
@@ -128,23 +127,17 @@ def _nearest(path: str, chosen: tuple[tuple[str, type], ...]) -> str | None:
     def likeness(candidate: str) -> tuple[float, float]:
         whole = difflib.SequenceMatcher(None, path, candidate).ratio()
         last = difflib.SequenceMatcher(None, parts[-1], candidate.rsplit(".", 1)[-1]).ratio()
-        return max(whole, last), last if len(parts) == 1 else whole + last
+        return max(whole, last), whole + last
 
     known = [candidate for candidate in declared_paths() if len(parts) == 1 or "." in candidate]
     scores = {candidate: likeness(candidate) for candidate in known}
     likely = [candidate for candidate in known if scores[candidate][0] >= 0.7]
 
-    def rank(candidate: str) -> tuple[float, bool]:
+    def rank(candidate: str) -> float:
         at_hand = bool(chosen) and kind_at(candidate, dict(chosen)) is not None
-        return scores[candidate][1] + (CHOSEN_BONUS if at_hand else 0.0), _everywhere(candidate)
+        return scores[candidate][1] + (CHOSEN_BONUS if at_hand else 0.0)
 
     return max(likely, key=rank, default=None)
-
-
-def _everywhere(path: str) -> bool:
-    """Whether every option of a path's group has it."""
-    group = path.partition(".")[0]
-    return len(options_with(path)) in (0, len(options(group)))
 
 
 def forget_options() -> None:
