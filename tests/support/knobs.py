@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.observe import Seen
+from support.runs import only_reward
 
 Effect = Callable[[Seen, Seen], None]
 """Asserts what a change does, given the run without and the run with it."""
@@ -396,6 +397,13 @@ RECORD = (
     Knob("seed", 1, trains),
 )
 
+OWN_RULE = ("scoring.advantage=function", "scoring.advantage_function=support.rules:centred")
+
+OWN = (
+    Knob("scoring.advantage_function", "support.rules:first_of_the_group", trains, OWN_RULE),
+    Knob("scoring.equal_groups", "drop", trains, ("scoring.kl_beta=0.5", *only_reward("starts_with_red"))),
+)
+
 ENTROPY = (
     *("scoring=maxent", "controller=entropy", "optimization.total_training_steps=4"),
     *("controller.warmup_steps=0", "controller.learning_rate=2"),
@@ -463,5 +471,5 @@ META = (
     Knob("controller.optimizer_jacobian", "frozen", adapts, REWARD_GRADIENT),
 )
 
-KNOBS = (*SCORING, *METHODS, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
+KNOBS = (*SCORING, *METHODS, *OWN, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
 """Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""
