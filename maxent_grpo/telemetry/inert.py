@@ -73,6 +73,8 @@ def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
         yield "scoring.mismatch.mode=bypass corrects nothing", [cap, floor]
     elif mode in (MismatchMode.token_truncate, MismatchMode.sequence_truncate, MismatchMode.geometric_truncate):
         yield f"scoring.mismatch.mode={mode} only caps; the mask modes have a floor", [floor]
+    elif mode is MismatchMode.sequence_mask:
+        yield "the product over a completion has no floor; token_mask and geometric_mask have one", [floor]
 
 
 def _batching_rules(config: RootConfig) -> Iterator[Rule]:

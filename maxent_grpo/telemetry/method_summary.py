@@ -11,6 +11,7 @@ from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
+    EqualGroups,
     GroupLoss,
     MismatchMode,
     RatioLevel,
@@ -274,11 +275,14 @@ def _listwise_rows(config: RootConfig) -> list[Row]:
 
 
 def _sampling_rows(scoring: ScoringConfig) -> list[Row]:
-    sampling = scoring.dynamic_sampling
+    sampling, rows = scoring.dynamic_sampling, list[Row]()
+    if scoring.equal_groups is EqualGroups.drop:
+        rows.append(("equal groups", "left out of the loss and of its denominators"))
     if not sampling.enabled:
-        return []
+        return rows
     surplus = "kept for the next rollout" if sampling.carry_over else "dropped"
     return [
+        *rows,
         ("dynamic sampling", f"groups with equal utilities are replaced, in up to {sampling.max_refill} further draws; surplus "
          f"groups are {surplus}")
     ]  # fmt: skip

@@ -399,6 +399,17 @@ RECORD = (
 
 OWN_RULE = ("scoring.advantage=function", "scoring.advantage_function=support.rules:centred")
 
+DRAWN_AGAIN = (
+    "scoring.dynamic_sampling.enabled=true",
+    "optimization.total_training_steps=3",
+    *only_reward("mixed_on_half"),
+)
+DRAWING = (
+    Knob("scoring.dynamic_sampling.enabled", True, trains, only_reward("mixed_on_half")),
+    Knob("scoring.dynamic_sampling.max_refill", 0, trains, DRAWN_AGAIN),
+    Knob("scoring.dynamic_sampling.carry_over", False, trains, DRAWN_AGAIN),
+)
+
 OWN = (
     Knob("scoring.advantage_function", "support.rules:first_of_the_group", trains, OWN_RULE),
     Knob("scoring.equal_groups", "drop", trains, ("scoring.kl_beta=0.5", *only_reward("starts_with_red"))),
@@ -471,5 +482,5 @@ META = (
     Knob("controller.optimizer_jacobian", "frozen", adapts, REWARD_GRADIENT),
 )
 
-KNOBS = (*SCORING, *METHODS, *OWN, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
+KNOBS = (*SCORING, *METHODS, *DRAWING, *OWN, *GENERATION, *OPTIMIZATION, *DATA, *MODEL, *CONTROLLER, *META, *RECORD)
 """Changes that two runs show; settings that take more than that have a test of their own, named in ``test_knobs``."""
