@@ -21,7 +21,7 @@ from torch import Tensor
 
 import maxent_grpo
 from maxent_grpo.config.compose import config_directory
-from maxent_grpo.config.declared import all_settings, declared_paths, nearest, options
+from maxent_grpo.config.declared import forget_options, options
 from maxent_grpo.config.scoring import DrGrpoScoringConfig
 from maxent_grpo.config.store import OPTIONS, register
 from maxent_grpo.errors import ConfigError, RewardError
@@ -119,8 +119,8 @@ def own_option() -> Iterator[None]:
     before = list(OPTIONS)
     yield
     OPTIONS[:] = before
-    for known in (register, all_settings, declared_paths, nearest):
-        known.cache_clear()
+    register.cache_clear()
+    forget_options()
 
 
 class Mine(DrGrpoScoringConfig):

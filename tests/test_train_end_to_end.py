@@ -91,6 +91,7 @@ def test_every_preset_trains_for_two_steps(preset: str, tmp_path: Path) -> None:
     assert metric_lines(tmp_path / preset)[-1]["step"] == 2
 
 
+@pytest.mark.slow
 def test_resuming_takes_over_what_the_runs_own_command_line_said(tmp_path: Path) -> None:
     run_dir, longer = tmp_path / "a=1", tmp_path / "longer"
     first = run_command(*SMALL, "scoring=grpo", "seed=4", f"run.dir='{run_dir}'")

@@ -48,10 +48,10 @@ def _shaping(config: RootConfig) -> Iterator[str]:
                     f"{path}={value} changes how much a completion is worth, and {what} looks only at which are right: use "
                     f"{path}={off}, or scoring.advantage=group_mean"
                 )
-    if shaping.overlong_buffer >= limit:
+    if shaping.overlong_buffer > limit:
         yield (
-            f"scoring.shaping.overlong_buffer={shaping.overlong_buffer} is not below generation.max_completion_len={limit}: "
-            f"every completion would be penalised; use scoring.shaping.overlong_buffer={limit - 1} or less"
+            f"scoring.shaping.overlong_buffer={shaping.overlong_buffer} exceeds generation.max_completion_len={limit}: no "
+            f"completion could be free of the penalty; use scoring.shaping.overlong_buffer={limit} or less"
         )
 
 

@@ -33,9 +33,9 @@ CREDIT_SENTENCES: dict[tuple[str, ...], list[str]] = {
         "scoring.shaping.kind=unlikeliness changes how much a completion is worth, and scoring.group_loss=conditional looks "
         "only at which are right: use scoring.shaping.kind=none, or scoring.advantage=group_mean"
     ],
-    ("scoring=dapo", "scoring.shaping.overlong_buffer=5"): [
-        "scoring.shaping.overlong_buffer=5 is not below generation.max_completion_len=5: every completion would be penalised; "
-        "use scoring.shaping.overlong_buffer=4 or less"
+    ("scoring=dapo", "scoring.shaping.overlong_buffer=6"): [
+        "scoring.shaping.overlong_buffer=6 exceeds generation.max_completion_len=5: no completion could be free of the "
+        "penalty; use scoring.shaping.overlong_buffer=5 or less"
     ],
     ("scoring=xdr", "scoring.row_weights.tau=null", "scoring.row_weights.mode_adaptive=true"): [
         "scoring.row_weights.mode_adaptive=true with scoring.row_weights.tau=null: an infinite temperature stays infinite when "

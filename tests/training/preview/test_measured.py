@@ -57,6 +57,7 @@ def check(folder: Path, *arguments: str) -> None:
     assert estimate == pytest.approx(measured, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_default_run_with_its_evaluation_takes_what_is_estimated(tmp_path: Path) -> None:
     """The evaluation's key-value cache and the libraries are most of it; the warm start is one of few steps."""
     check(tmp_path, "model.warm_start.steps=3", f"model.warm_start.cache_dir={tmp_path / 'cache'}")
