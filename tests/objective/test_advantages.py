@@ -139,6 +139,19 @@ def test_whitening_counts_every_token(dtype: torch.dtype) -> None:
     assert float(tokens.std(correction=1)) == pytest.approx(1.0, abs=1e-6)
 
 
+def test_the_moments_of_the_whitening_are_those_of_the_tokens() -> None:
+    """a_i counts once for each of its completion's tokens: whitened = (a - mean) / sqrt(var + 1e-8), solved for both."""
+    utilities = torch.tensor(TWO_GROUPS, dtype=torch.float64)
+    lengths = torch.tensor([[2, 3, 1, 2], [2, 2, 4, 1]])
+    valid = everything_valid(utilities)
+    centred = centred_advantages(utilities, valid)
+    whitened = whitened_advantages(utilities, valid, lengths)
+    mean, variance = golden("adv.rpp_baseline.tokmean_tokvar")
+    scale = (centred[0, 0] - centred[0, 1]) / (whitened[0, 0] - whitened[0, 1])
+    assert float(scale**2 - 1e-8) == pytest.approx(variance, abs=1e-12)
+    assert float(centred[0, 0] - scale * whitened[0, 0]) == pytest.approx(mean, abs=1e-12)
+
+
 def test_whitening_without_any_signal_is_exactly_zero() -> None:
     utilities = torch.full((3, 4), 0.7)
     whitened = whitened_advantages(utilities, everything_valid(utilities), torch.ones(3, 4, dtype=torch.long))
