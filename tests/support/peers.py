@@ -46,7 +46,9 @@ def step_of_lengths(lengths: Sequence[int], *, masked: Sequence[int] = (), drift
     valid[0, list(masked)] = False
     keys = torch.arange(len(lengths)).unsqueeze(0)
     old = logp - drift
-    return Step(valid.double(), valid, valid, mask, logp, old, old, old, torch.zeros_like(logp), keys, torch.zeros_like(logp))
+    return Step(
+        valid.double(), valid, valid, mask, logp, old, old, old, torch.zeros_like(logp), keys, torch.zeros_like(logp)
+    )
 
 
 def row_targets(advantages: Sequence[float]) -> SliceTargets:
