@@ -100,13 +100,18 @@ OPTIONS: list[tuple[str, str, type]] = [
 ROOT_SCHEMA = "root_schema"
 
 
+def _shared(_memo: dict[int, object]) -> ConfigStore:
+    """The store itself, as its own copy."""
+    return ConfigStore.instance()
+
+
 @cache
 def register() -> None:
     """Register the root and every option, once in a process."""
     store = ConfigStore.instance()
     # Hydra copies its sources, and the whole store with them, at every composition, and copies each node again when it
     # loads it; the second copy is enough, and a third of the time of a composition is saved
-    store.__dict__["__deepcopy__"] = lambda _memo: store
+    store.__dict__["__deepcopy__"] = _shared
     store.store(name=ROOT_SCHEMA, node=RootConfig)
     for group, name, node in OPTIONS:
         store.store(group=group, name=name, node=node)
