@@ -111,7 +111,7 @@ def register() -> None:
     store = ConfigStore.instance()
     # Hydra copies its sources, and the whole store with them, at every composition, and copies each node again when it
     # loads it; the second copy is enough, and a third of the time of a composition is saved
-    store.__dict__["__deepcopy__"] = _shared
+    vars(store)["__deepcopy__"] = _shared
     store.store(name=ROOT_SCHEMA, node=RootConfig)
     for group, name, node in OPTIONS:
         store.store(group=group, name=name, node=node)
