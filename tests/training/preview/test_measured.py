@@ -23,7 +23,7 @@ SMOL = (
     "generation.allowed_tokens=[]",
     "optimization.prompts_per_step=4",
     "evaluation.enabled=false",
-    "logging.curves=false",
+    "logging.report=false",
 )
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
