@@ -85,7 +85,8 @@ def grade_expression(completion: str, numbers: Sequence[int], target: int) -> Gr
     The answer is what the last closed ``<answer>...</answer>`` holds, or the whole completion where there is none. It is an
     expression of whole numbers, ``+ - * /`` (or the signs of multiplication, division and minus in their place), parentheses
     and blanks. A minus sign may stand before a part, a plus sign may not. ``= result`` may follow; a result other than the
-    target is a wrong answer. The mode of a right answer is its canonical text, ``Signed.key``.
+    target is a wrong answer. The mode of a right answer is its canonical text, ``Signed.key``; the key of a wrong one is
+    that too, with the result where it claims a false one.
 
     Reasons: ``empty``, ``too_long`` (refused unread), ``not_ascii`` (digits of other scripts among them), ``forbidden`` (other
     characters, powers, whole division, calls), ``too_deep`` (more than ``MAX_SYMBOLS`` operators and parentheses), ``syntax``,
@@ -105,8 +106,9 @@ def grade_expression(completion: str, numbers: Sequence[int], target: int) -> Gr
         expression = _evaluated(tree)
     except ZeroDivisionError:
         return Grade(0.0, None, "division_by_zero")
-    if expression.value != target or (equals and int(result) != target):
-        return Grade(0.0, None, "")
+    claim = f"={int(result)}" if equals and int(result) != expression.value else ""
+    if expression.value != target or claim:
+        return Grade(0.0, None, "", key=expression.key + claim)
     return Grade(1.0, expression.key, "")
 
 

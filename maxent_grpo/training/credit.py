@@ -181,7 +181,7 @@ def group_facts(
             [
                 key
                 for at in range(0, len(graded.metadata), size)
-                for key in _group_keys([entry.get("key", entry["mode"]) for entry in graded.metadata[at : at + size]])
+                for key in _group_keys([entry["key"] for entry in graded.metadata[at : at + size]])
             ]
         ).view_as(valid),
         right=utilities >= scoring.weighting.right_threshold,

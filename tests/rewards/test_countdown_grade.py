@@ -24,7 +24,10 @@ from maxent_grpo.rewards.grade import Grade
 
 NUMBERS, TARGET = (3, 4, 5), 35
 RIGHT = Grade(1.0, "(4+3)*5", "")
-WRONG = Grade(0.0, None, "")
+
+
+def wrong(key: str) -> Grade:
+    return Grade(0.0, None, "", key)
 
 
 def refused(reason: str) -> Grade:
@@ -46,10 +49,10 @@ def refused(reason: str) -> Grade:
         ("<think>3+4=7</think> <answer> (3+4)*5 </answer>.", RIGHT),
         ("<answer>3+4+5</answer> no: <answer>(3+4)*5</answer>", RIGHT),
         ("<answer>(3+4)*5</answer> or <answer>3", RIGHT),
-        ("3+4*5", WRONG),
-        ("3*4/5", WRONG),
-        ("(3+4)*5=36", WRONG),
-        ("3+4+5=35", WRONG),
+        ("3+4*5", wrong("5*4+3")),
+        ("3*4/5", wrong("4*3/5")),
+        ("(3+4)*5=36", wrong("(4+3)*5=36")),
+        ("3+4+5=35", wrong("5+4+3=35")),
         ("", refused("empty")),
         (" \n ", refused("empty")),
         ("<answer> </answer>(3+4)*5", refused("empty")),
@@ -113,7 +116,7 @@ def test_each_kind_of_completion_gets_its_grade(completion: str, expected: Grade
         ("5/(3-3)", refused("division_by_zero")),
         ("5/(3/(3-5+2))", refused("wrong_numbers")),
         ("3/(5/(3-3))", refused("wrong_numbers")),
-        ("5*(3-3)", WRONG),
+        ("5*(3-3)", wrong("5*(3-3)")),
         ("5+3-3", Grade(1.0, "5+3-3", "")),
         ("5-(3-3)", Grade(1.0, "5+3-3", "")),
         ("3/3*5", Grade(1.0, "5*3/3", "")),
@@ -121,6 +124,15 @@ def test_each_kind_of_completion_gets_its_grade(completion: str, expected: Grade
 )
 def test_two_threes_are_used_once_each_and_cancel(completion: str, expected: Grade) -> None:
     assert grade_expression(completion, (3, 3, 5), 5) == expected
+
+
+def test_wrong_answers_that_say_the_same_share_a_key_and_none_votes_for_a_right_one() -> None:
+    keys = [
+        grade_expression(text, NUMBERS, TARGET).key
+        for text in ("3+4*5", "5*4+3", "(4*5)+3=23", "(3+4)*5=36", "(3+4)*5")
+    ]
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys)) == 3
 
 
 def test_fractions_are_exact() -> None:
