@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -117,7 +117,44 @@ class ControllerState:
         return ControllerValues(self.tau, self.beta, self.kl_beta)
 
 
+Config = TypeVar("Config", bound=ControllerConfig)
 State = TypeVar("State", bound=ControllerState)
+
+
+class StatefulController(Generic[Config, State]):
+    """What every controller does with its state: it holds one, gives it out, and goes on from a saved one.
+
+    A subclass names its ``kind`` and ``state_type``, and says what ``update`` and ``metrics`` do.
+    """
+
+    kind: ClassVar[str]
+    state_type: type[State]
+
+    def __init__(self, config: Config, values: ControllerValues) -> None:
+        self._config = config
+        self._state: State = self.state_type(values.tau, values.beta, values.kl_beta)
+
+    @property
+    def values(self) -> ControllerValues:
+        """The coefficients in force."""
+        return self._state.values
+
+    def prepare(self, groups: Callable[[], InformativeGroups]) -> None:
+        """Most laws look at measurements only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kind, version and every field of the state."""
+        return dump_state(self.kind, self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue another controller of this kind: its coefficients, its memory and its counters.
+
+        Raises:
+            CheckpointError: the state is not one of this kind, or its coefficients lie outside this run's bounds.
+        """
+        loaded = parse_state(self.kind, self.state_type, state)
+        require_inside(self._config, loaded.values)
+        self._state = loaded
 
 
 def initial_values(scoring: ScoringSettings) -> ControllerValues:

@@ -32,6 +32,6 @@ def build_controller(config: ControllerConfig, scoring: ScoringSettings) -> Cont
         case MetaControllerConfig():
             return MetaManager(config, values)
         case FixedControllerConfig():
-            return FixedController(values)
+            return FixedController(config, values)
         case _:
             raise TypeError(f"no controller is built from a {type(config).__name__}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from maxent_grpo.config.controller import EffectiveSizeControllerConfig
 from maxent_grpo.objective.control import solve_increasing
@@ -12,15 +11,11 @@ from maxent_grpo.objective.weights import weight_entropy
 from maxent_grpo.training.control.base import (
     ControllerState,
     InformativeGroups,
+    StatefulController,
     StepMeasurement,
-    dump_state,
     known,
-    parse_state,
-    require_inside,
 )
 from maxent_grpo.training.types.weighting import ControllerValues
-
-KIND = "effective_size"
 
 
 @dataclass
@@ -35,22 +30,19 @@ class EffectiveSizeState(ControllerState):
     """Steps in which a bound of tau was nearest to the target size."""
 
 
-class EffectiveSizeController:
+class EffectiveSizeController(StatefulController[EffectiveSizeControllerConfig, EffectiveSizeState]):
     """Sets tau so that the mean of exp(H(w)) over the step's informative groups is the target size.
 
     exp(H(w)) does not decrease in tau, so bisection finds it. The same groups give the same tau, in every pass over a
     rollout and on every process.
     """
 
-    def __init__(self, config: EffectiveSizeControllerConfig, values: ControllerValues) -> None:
-        self._config = config
-        self._state = EffectiveSizeState(values.tau, values.beta, values.kl_beta)
-        self._measured: float | None = None
+    kind = "effective_size"
+    state_type = EffectiveSizeState
 
-    @property
-    def values(self) -> ControllerValues:
-        """The coefficients in force."""
-        return self._state.values
+    def __init__(self, config: EffectiveSizeControllerConfig, values: ControllerValues) -> None:
+        super().__init__(config, values)
+        self._measured: float | None = None
 
     def prepare(self, groups: Callable[[], InformativeGroups]) -> None:
         """Solve tau; a size out of reach gives the bound nearest to it and is counted."""
@@ -86,16 +78,6 @@ class EffectiveSizeController:
         if self._measured is not None:
             figures["measured"] = self._measured
         return {f"controller/{name}": float(value) for name, value in figures.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Coefficients and counters."""
-        return dump_state(KIND, self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue another controller of this kind: its last tau and its counters."""
-        loaded = parse_state(KIND, EffectiveSizeState, state)
-        require_inside(self._config, loaded.values)
-        self._state = loaded
 
 
 def mean_effective_size(groups: InformativeGroups, beta: float) -> Callable[[float], float]:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from maxent_grpo.config.controller import EntropyControllerConfig
 from maxent_grpo.objective.control import linear_target, peak_target, smoothed, temperature_step
 from maxent_grpo.training.control.base import (
     ControllerState,
-    InformativeGroups,
+    StatefulController,
     StepMeasurement,
-    dump_state,
     known,
-    parse_state,
-    require_inside,
 )
 from maxent_grpo.training.types.choices import TargetSchedule
 from maxent_grpo.training.types.entropy import WeightEntropy
 from maxent_grpo.training.types.weighting import ControllerValues
-
-KIND = "entropy"
 
 
 @dataclass
@@ -36,21 +29,15 @@ class EntropyState(ControllerState):
     """Steps in which a bound stopped tau."""
 
 
-class EntropyController:
+class EntropyController(StatefulController[EntropyControllerConfig, EntropyState]):
     """Moves log tau in proportion to target minus smoothed entropy, from the step after the warm-up on."""
 
+    kind = "entropy"
+    state_type = EntropyState
+
     def __init__(self, config: EntropyControllerConfig, values: ControllerValues) -> None:
-        self._config = config
-        self._state = EntropyState(values.tau, values.beta, values.kl_beta)
+        super().__init__(config, values)
         self._last: dict[str, float] = {}
-
-    @property
-    def values(self) -> ControllerValues:
-        """The coefficients in force."""
-        return self._state.values
-
-    def prepare(self, groups: Callable[[], InformativeGroups]) -> None:
-        """The law looks at measurements only."""
 
     def update(self, measured: StepMeasurement) -> None:
         """One move of tau; a step without a finite measurement moves nothing and is counted."""
@@ -88,16 +75,6 @@ class EntropyController:
         """Entropy, its average and its target [nats]; how often there was none, and how often a bound held tau."""
         counters = {"skipped": self._state.num_skipped, "saturated": self._state.num_saturated}
         return {f"controller/{name}": float(value) for name, value in (self._last | counters).items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Coefficients, smoothed entropy and counters."""
-        return dump_state(KIND, self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue another entropy controller: its tau, its average, and its place in warm-up and schedule."""
-        loaded = parse_state(KIND, EntropyState, state)
-        require_inside(self._config, loaded.values)
-        self._state = loaded
 
 
 def target_fraction(config: EntropyControllerConfig, step: int) -> float:

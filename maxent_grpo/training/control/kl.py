@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from maxent_grpo.config.controller import KlControllerConfig
 from maxent_grpo.objective.control import (
@@ -16,17 +14,12 @@ from maxent_grpo.objective.control import (
 )
 from maxent_grpo.training.control.base import (
     ControllerState,
-    InformativeGroups,
+    StatefulController,
     StepMeasurement,
-    dump_state,
     known,
-    parse_state,
-    require_inside,
 )
 from maxent_grpo.training.types.choices import KlLaw, KlTarget
 from maxent_grpo.training.types.weighting import ControllerValues
-
-KIND = "kl"
 
 
 @dataclass
@@ -43,22 +36,16 @@ class KlState(ControllerState):
     """Steps in which a bound stopped the coefficient."""
 
 
-class KlController:
+class KlController(StatefulController[KlControllerConfig, KlState]):
     """Moves `kl_beta` by the token KL, or the listwise `beta` by KL(w || pi_ref) over the group: up above the target."""
 
+    kind = "kl"
+    state_type = KlState
+
     def __init__(self, config: KlControllerConfig, values: ControllerValues) -> None:
-        self._config = config
-        self._state = KlState(values.tau, values.beta, values.kl_beta)
+        super().__init__(config, values)
         self._state.start = self._coefficient
         self._last: dict[str, float] = {}
-
-    @property
-    def values(self) -> ControllerValues:
-        """The coefficients in force."""
-        return self._state.values
-
-    def prepare(self, groups: Callable[[], InformativeGroups]) -> None:
-        """The laws look at measurements only."""
 
     def update(self, measured: StepMeasurement) -> None:
         """One move of the coefficient; a step without a finite measurement moves nothing and is counted."""
@@ -82,16 +69,6 @@ class KlController:
         state = self._state
         figures = {"target": self._config.target_kl, "skipped": state.num_skipped, "saturated": state.num_saturated}
         return {f"controller/{name}": float(value) for name, value in (self._last | figures).items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Coefficients, integral and counters."""
-        return dump_state(KIND, self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue another KL controller: its coefficients and its integral."""
-        loaded = parse_state(KIND, KlState, state)
-        require_inside(self._config, loaded.values)
-        self._state = loaded
 
     @property
     def _coefficient(self) -> float:

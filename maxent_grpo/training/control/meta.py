@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.training.control.base import (
     ControllerState,
-    InformativeGroups,
+    StatefulController,
     StepMeasurement,
-    dump_state,
     known,
-    parse_state,
-    require_inside,
 )
 from maxent_grpo.training.types.choices import MetaOptimizer
 from maxent_grpo.training.types.runtime import ControllerGradients
 from maxent_grpo.training.types.weighting import ControllerValues
 
-KIND = "meta"
 ADAM_BETA1 = 0.9
 ADAM_BETA2 = 0.999
 ADAM_EPSILON = 1e-12
@@ -46,7 +42,7 @@ class MetaState(ControllerState):
     """Updates in which a bound acted."""
 
 
-class MetaManager:
+class MetaManager(StatefulController[MetaControllerConfig, MetaState]):
     """Descends an outer objective M(tau, beta) in log tau and log beta, every ``every_n_steps`` optimiser steps.
 
     dM/dlog tau = tau dM/dtau; the pair of gradients is clipped to ``max_gradient``, the change of each logarithm to
@@ -54,19 +50,13 @@ class MetaManager:
     informative groups.
     """
 
+    kind = "meta"
+    state_type = MetaState
+
     def __init__(self, config: MetaControllerConfig, values: ControllerValues) -> None:
-        self._config = config
-        self._state = MetaState(values.tau, values.beta, values.kl_beta)
+        super().__init__(config, values)
         self._num_informative = 0
         self._last: dict[str, float] = {}
-
-    @property
-    def values(self) -> ControllerValues:
-        """The coefficients in force."""
-        return self._state.values
-
-    def prepare(self, groups: Callable[[], InformativeGroups]) -> None:
-        """The coefficients of a step do not depend on its groups."""
 
     def update(self, measured: StepMeasurement) -> None:
         """Count the step and its informative groups; gradients come separately, through ``apply``."""
@@ -102,16 +92,6 @@ class MetaManager:
         state = self._state
         counters = {"skipped": state.num_skipped, "limited": state.num_limited, "saturated": state.num_saturated}
         return self._last | {f"controller/{name}": float(count) for name, count in counters.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Coefficients, moments and counters."""
-        return dump_state(KIND, self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue another meta controller: its coefficients and its moments."""
-        loaded = parse_state(KIND, MetaState, state)
-        require_inside(self._config, loaded.values)
-        self._state = loaded
 
     def _descend(self, gradients: ControllerGradients) -> None:
         state, config = self._state, self._config
