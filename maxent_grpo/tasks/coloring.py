@@ -11,39 +11,29 @@ sequence Python promises to keep, and nothing depends on hash order.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from maxent_grpo.config.data import ColoringDataConfig
-from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.coloring import HIDDEN, ColoringSpec, grade_coloring, parse_spec
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.tasks.base import Demonstration, TaskRow, rank_weights
+from maxent_grpo.tasks.base import Demonstration, TaskRow
+from maxent_grpo.tasks.generated import (
+    GeneratedProblem,
+    draw_distinct,
+    refuse_impossible,
+    train_and_held_out,
+)
 
 LETTERS = "RGB"
 MAX_VERTICES = 12
 NO_EDGE = "."
 # 66 symbols, one for each pair of MAX_VERTICES vertices; none is a colour, and none can begin a special token
 PAIR_SYMBOLS = string.ascii_lowercase + string.digits + "ACDEFHIJKLMNOPQSTUVWXYZ" + "!#$%&*+"
-MAX_FRUITLESS_DRAWS = 20_000
-"""Consecutive draws without a new problem after which the space counts as exhausted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColoringProblem:
-    """A graph with some colours hidden, and all its right answers in lexicographic order."""
-
-    spec: ColoringSpec
-    answers: tuple[str, ...]
-
-    @property
-    def row_id(self) -> str:
-        """Hash of the question, which says everything about the problem."""
-        return "coloring-" + hashlib.sha256(prompt_text(self.spec).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +66,9 @@ class ColoringTask:
         Raises:
             DataError: the space holds fewer than ``num``.
         """
-        held_out = {row.row_id for row in self.eval_rows}
-        problems = _draw_problems(self.config, num, stream=f"demonstrations/{seed}", exclude=held_out)
-        return [
-            Demonstration(problem.row_id, _messages(problem), problem.answers, rank_weights(len(problem.answers), skew))
-            for problem in problems
-        ]
+        stream = f"demonstrations/{seed}"
+        problems = _draw_problems(self.config, stream, num, {row.row_id for row in self.eval_rows})
+        return [problem.demonstration(skew) for problem in problems]
 
 
 def build_coloring(config: ColoringDataConfig) -> ColoringTask:
@@ -93,10 +80,8 @@ def build_coloring(config: ColoringDataConfig) -> ColoringTask:
         DataError: the settings describe no problem, or fewer different ones than asked for.
     """
     _refuse_impossible(config)
-    held_out = _draw_problems(config, config.num_eval, stream="eval", exclude=set())
-    excluded = {problem.row_id for problem in held_out}
-    train = _draw_problems(config, config.num_train, stream="train", exclude=excluded)
-    return ColoringTask(config, [_row(problem) for problem in train], [_row(problem) for problem in held_out])
+    problems = partial(_draw_problems, config)
+    return ColoringTask(config, *train_and_held_out(problems, config.num_train, config.num_eval))
 
 
 def prompt_text(spec: ColoringSpec) -> str:
@@ -162,35 +147,32 @@ def _refuse_impossible(config: ColoringDataConfig) -> None:
         (config.num_train >= 1, f"data.num_train={config.num_train} leaves nothing to train on"),
         (config.num_eval >= 0, f"data.num_eval={config.num_eval} is negative"),
     ]
-    for holds, problem in checks:
-        if not holds:
-            raise DataError(f"{problem}: no colouring problem can be generated. Change that setting.")
+    refuse_impossible(checks, "colouring")
 
 
-def _draw_problems(config: ColoringDataConfig, num: int, *, stream: str, exclude: set[str]) -> list[ColoringProblem]:
+def _draw_problems(
+    config: ColoringDataConfig, stream: str, num: int, exclude: Collection[str]
+) -> list[GeneratedProblem]:
     """``num`` different problems outside ``exclude``, in the order in which the named random stream yields them."""
-    rng = random.Random(f"coloring/{config.problem_seed}/{stream}")
-    problems: dict[str, ColoringProblem] = {}
-    fruitless = 0
-    while len(problems) < num:
-        problem = _draw_problem(rng, config)
-        row_id = problem.row_id if problem is not None else None
-        if problem is not None and row_id is not None and row_id not in exclude and row_id not in problems:
-            problems[row_id] = problem
-            fruitless = 0
-            continue
-        fruitless += 1
-        if fruitless > MAX_FRUITLESS_DRAWS:
-            raise DataError(
-                f"asked for {num} different colouring problems ({stream}) but only {len(problems)} exist or can be found with "
-                f"num_vertices={config.num_vertices}, num_hidden={config.num_hidden}, edge_probability="
-                f"{config.edge_probability} and {config.min_modes} to {config.max_modes} right answers "
-                f"({len(exclude)} held out). Ask for fewer problems or widen these settings."
-            )
-    return list(problems.values())
+
+    def exhausted(found: int) -> str:
+        return (
+            f"asked for {num} different colouring problems ({stream}) but only {found} exist or can be found with "
+            f"num_vertices={config.num_vertices}, num_hidden={config.num_hidden}, edge_probability="
+            f"{config.edge_probability} and {config.min_modes} to {config.max_modes} right answers "
+            f"({len(exclude)} held out). Ask for fewer problems or widen these settings."
+        )
+
+    return draw_distinct(
+        num,
+        lambda rng: _draw_problem(rng, config),
+        stream=f"coloring/{config.problem_seed}/{stream}",
+        exclude=exclude,
+        exhausted=exhausted,
+    )
 
 
-def _draw_problem(rng: random.Random, config: ColoringDataConfig) -> ColoringProblem | None:
+def _draw_problem(rng: random.Random, config: ColoringDataConfig) -> GeneratedProblem | None:
     """One random problem, or None when its number of right answers is outside the wanted range."""
     num_vertices = config.num_vertices
     planted = [LETTERS[int(rng.random() * len(LETTERS))] for _ in range(num_vertices)]
@@ -204,13 +186,4 @@ def _draw_problem(rng: random.Random, config: ColoringDataConfig) -> ColoringPro
     answers = right_answers(spec, limit=config.max_modes + 1)
     if not config.min_modes <= len(answers) <= config.max_modes:
         return None
-    return ColoringProblem(spec=spec, answers=tuple(answers))
-
-
-def _messages(problem: ColoringProblem) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt_text(problem.spec)}]
-
-
-def _row(problem: ColoringProblem) -> TaskRow:
-    columns = {"num_modes": len(problem.answers), "modes": list(problem.answers)}
-    return TaskRow(problem.row_id, _messages(problem), problem.spec.to_json(), columns)
+    return GeneratedProblem("coloring", prompt_text(spec), spec.to_json(), tuple(answers))

@@ -10,32 +10,22 @@ sequence Python promises to keep, and nothing depends on hash order.
 
 from __future__ import annotations
 
-import hashlib
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from maxent_grpo.config.data import CountdownDataConfig
-from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.countdown import ALPHABET, LARGEST_NUMBER, CountdownSpec, grade_countdown
 from maxent_grpo.rewards.expressions import solutions
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.tasks.base import Demonstration, TaskRow, rank_weights
-
-MAX_FRUITLESS_DRAWS = 20_000
-"""Consecutive draws without a new problem after which the space counts as exhausted."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountdownProblem:
-    """Numbers, a target, and the canonical texts of all solutions in lexicographic order."""
-
-    spec: CountdownSpec
-    answers: tuple[str, ...]
-
-    @property
-    def row_id(self) -> str:
-        """Hash of the question, which says everything about the problem."""
-        return "countdown-" + hashlib.sha256(prompt_text(self.spec).encode()).hexdigest()[:16]
+from maxent_grpo.tasks.base import Demonstration, TaskRow
+from maxent_grpo.tasks.generated import (
+    GeneratedProblem,
+    draw_distinct,
+    refuse_impossible,
+    train_and_held_out,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +51,9 @@ class CountdownTask:
         Raises:
             DataError: the space holds fewer than ``num``.
         """
-        held_out = {row.row_id for row in self.eval_rows}
         stream = f"demonstrations/{seed}"
-        problems = _draw_problems(self.config, num, stream=stream, min_modes=1, exclude=held_out)
-        return [
-            Demonstration(problem.row_id, _messages(problem), problem.answers, rank_weights(len(problem.answers), skew))
-            for problem in problems
-        ]
+        problems = _draw_problems(self.config, stream, num, {row.row_id for row in self.eval_rows}, min_modes=1)
+        return [problem.demonstration(skew) for problem in problems]
 
 
 def build_countdown(config: CountdownDataConfig) -> CountdownTask:
@@ -79,10 +65,8 @@ def build_countdown(config: CountdownDataConfig) -> CountdownTask:
         DataError: the settings describe no problem, or fewer different ones than asked for.
     """
     _refuse_impossible(config)
-    held_out = _draw_problems(config, config.num_eval, stream="eval", min_modes=config.min_modes, exclude=set())
-    excluded = {problem.row_id for problem in held_out}
-    train = _draw_problems(config, config.num_train, stream="train", min_modes=config.min_modes, exclude=excluded)
-    return CountdownTask(config, [_row(problem) for problem in train], [_row(problem) for problem in held_out])
+    problems = partial(_draw_problems, config)
+    return CountdownTask(config, *train_and_held_out(problems, config.num_train, config.num_eval))
 
 
 def prompt_text(spec: CountdownSpec) -> str:
@@ -111,38 +95,34 @@ def _refuse_impossible(config: CountdownDataConfig) -> None:
         (config.num_train >= 1, f"data.num_train={config.num_train} leaves nothing to train on"),
         (config.num_eval >= 0, f"data.num_eval={config.num_eval} is negative"),
     ]
-    for holds, problem in checks:
-        if not holds:
-            raise DataError(f"{problem}: no countdown problem can be generated. Change that setting.")
+    refuse_impossible(checks, "countdown")
 
 
 def _draw_problems(
-    config: CountdownDataConfig, num: int, *, stream: str, min_modes: int, exclude: set[str]
-) -> list[CountdownProblem]:
-    """``num`` different problems outside ``exclude``, in the order in which the named random stream yields them."""
-    rng = random.Random(f"countdown/{config.problem_seed}/{stream}")
-    problems: dict[str, CountdownProblem] = {}
-    fruitless = 0
-    while len(problems) < num:
-        problem = _draw_problem(rng, config, min_modes)
-        row_id = problem.row_id if problem is not None else None
-        if problem is not None and row_id is not None and row_id not in exclude and row_id not in problems:
-            problems[row_id] = problem
-            fruitless = 0
-            continue
-        fruitless += 1
-        if fruitless > MAX_FRUITLESS_DRAWS:
-            wanted = "model.warm_start.num_problems" if stream.startswith("demonstrations") else f"data.num_{stream}"
-            raise DataError(
-                f"{wanted}={num} asks for more different countdown problems than there are: {len(problems)} with "
-                f"{config.num_numbers} numbers from {config.min_number} to {config.max_number}, a target from "
-                f"{config.min_target} to {config.max_target} and {min_modes} to {config.max_modes} solutions "
-                f"({len(exclude)} held out). Ask for fewer, or widen data.max_number or data.max_target."
-            )
-    return list(problems.values())
+    config: CountdownDataConfig, stream: str, num: int, exclude: Collection[str], min_modes: int | None = None
+) -> list[GeneratedProblem]:
+    """``num`` different problems outside ``exclude``, with at least ``min_modes`` solutions (None: as configured)."""
+    fewest = config.min_modes if min_modes is None else min_modes
+
+    def exhausted(found: int) -> str:
+        wanted = "model.warm_start.num_problems" if stream.startswith("demonstrations") else f"data.num_{stream}"
+        return (
+            f"{wanted}={num} asks for more different countdown problems than there are: {found} with "
+            f"{config.num_numbers} numbers from {config.min_number} to {config.max_number}, a target from "
+            f"{config.min_target} to {config.max_target} and {fewest} to {config.max_modes} solutions "
+            f"({len(exclude)} held out). Ask for fewer, or widen data.max_number or data.max_target."
+        )
+
+    return draw_distinct(
+        num,
+        lambda rng: _draw_problem(rng, config, fewest),
+        stream=f"countdown/{config.problem_seed}/{stream}",
+        exclude=exclude,
+        exhausted=exhausted,
+    )
 
 
-def _draw_problem(rng: random.Random, config: CountdownDataConfig, min_modes: int) -> CountdownProblem | None:
+def _draw_problem(rng: random.Random, config: CountdownDataConfig, min_modes: int) -> GeneratedProblem | None:
     """One random problem, or None when no target of the drawn numbers has a wanted number of solutions."""
     span = config.max_number - config.min_number + 1
     numbers = tuple(sorted(config.min_number + int(rng.random() * span) for _ in range(config.num_numbers)))
@@ -155,13 +135,5 @@ def _draw_problem(rng: random.Random, config: CountdownDataConfig, min_modes: in
     if not wanted:
         return None
     target, answers = wanted[int(choice * len(wanted))]
-    return CountdownProblem(CountdownSpec(numbers, target), answers)
-
-
-def _messages(problem: CountdownProblem) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt_text(problem.spec)}]
-
-
-def _row(problem: CountdownProblem) -> TaskRow:
-    columns = {"num_modes": len(problem.answers), "modes": list(problem.answers)}
-    return TaskRow(problem.row_id, _messages(problem), problem.spec.to_json(), columns)
+    spec = CountdownSpec(numbers, target)
+    return GeneratedProblem("countdown", prompt_text(spec), spec.to_json(), answers)
