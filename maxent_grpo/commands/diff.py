@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from maxent_grpo.commands.run_argument import require_run
 from maxent_grpo.config.declared import shown
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.difference import (
@@ -22,7 +23,7 @@ from maxent_grpo.report.difference import (
     outcomes,
     parting,
 )
-from maxent_grpo.report.read import CONFIG_FILE, METRICS_FILE, read_metrics
+from maxent_grpo.report.read import read_metrics
 from maxent_grpo.training.metric_table import UNREPRODUCED
 
 DESCRIPTION = """\
@@ -52,9 +53,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     runs = (options.left, options.right)
     for run in runs:
-        missing = [name for name in (CONFIG_FILE, METRICS_FILE) if not (run / name).is_file()]
-        if missing:
-            parser.exit(2, f"diff: {run} is not a run directory (no {', no '.join(missing)})\n")
+        require_run(parser, run)
     try:
         _print_difference(*runs, every=options.all)
     except DataError as error:

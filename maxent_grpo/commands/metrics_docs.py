@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
-from maxent_grpo.config.compose import config_directory
+from maxent_grpo.commands.generated_page import page_file, write_page
 from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo
 
+PAGE = "metrics.md"
 HEADER = """\
 # Metrics
 
@@ -22,7 +21,7 @@ This page is written by `python -m maxent_grpo metrics-docs` from the table in `
 
 def metrics_file() -> Path:
     """Where the reference stands in the repository."""
-    return config_directory().parent / "docs" / "metrics.md"
+    return page_file(PAGE)
 
 
 def metrics_reference() -> str:
@@ -46,23 +45,11 @@ def _table(rows: dict[str, MetricInfo]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the reference, or with --check say whether it is up to date (exit status 1 if not)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m maxent_grpo metrics-docs",
-        description="Write docs/metrics.md: every metric with its meaning, unit, where it is measured and when it appears, "
-        "from the one table of metrics.",
-        epilog="Exit status: 0 written or up to date, 1 out of date (--check). `make docs` writes it together with "
-        "docs/config.md.",
+    write_page(
+        arguments,
+        "metrics-docs",
+        PAGE,
+        metrics_reference,
+        "Write docs/metrics.md: every metric with its meaning, unit, where it is measured and when it appears, from the one "
+        "table of metrics.",
     )
-    parser.add_argument("--output", type=Path, default=metrics_file(), help="file to write (default: %(default)s)")
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if the file is not what would be written"
-    )
-    options = parser.parse_args(arguments)
-    text = metrics_reference()
-    if not options.check:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
-        print(f"wrote {options.output}")
-    elif not options.output.is_file() or options.output.read_text(encoding="utf-8") != text:
-        print(f"{options.output} is out of date: run python -m maxent_grpo metrics-docs", file=sys.stderr)
-        sys.exit(1)

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from maxent_grpo.commands.run_argument import require_run
 from maxent_grpo.errors import MaxentGrpoError
-from maxent_grpo.report.read import CONFIG_FILE, METRICS_FILE, read_versions
+from maxent_grpo.report.read import read_versions
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import PACKAGE_LOGGER
 from maxent_grpo.telemetry.versions import current_versions
@@ -74,9 +75,7 @@ def main(arguments: list[str]) -> None:
         "--json", action="store_true", help="print every completion as a line of JSON, and nothing else"
     )
     options = parser.parse_args(arguments)
-    missing = [name for name in (CONFIG_FILE, METRICS_FILE) if not (options.run / name).is_file()]
-    if missing:
-        parser.exit(2, f"replay: {options.run} is not a run directory (no {', no '.join(missing)})\n")
+    require_run(parser, options.run)
     with _warnings():
         _replay(parser, options)
 
