@@ -16,7 +16,7 @@ from maxent_grpo.objective.aggregation import answer_entropy
 from maxent_grpo.objective.shaping import NO_KEY
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.training.credit_rules import GroupFacts, entropy_discounts
+from maxent_grpo.training.credit_rules import GroupFacts
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.types.choices import FinishReason, RowWeighting, Truncation
@@ -155,7 +155,7 @@ def assign_credit(
         entropy_bonus_scale=scale,
         shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
         row_weights=None if row_weights is None or _is_discount(scoring) else row_weights.tolist(),
-        **_answer_entropies(scoring, facts),
+        **_answer_entropies(scoring, facts, row_weights),
     )
 
 
@@ -220,18 +220,16 @@ def _is_discount(scoring: ScoringSettings) -> bool:
     return scoring.row_weights.kind is RowWeighting.answer_entropy
 
 
-def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts) -> _AnswerEntropies:
+def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts, discounts: Tensor | None) -> _AnswerEntropies:
     """The record of a method that discounts prompts by the entropy of their answers; empty for any other."""
-    if not _is_discount(scoring):
+    if not _is_discount(scoring) or discounts is None:
         return {}
     size = facts.valid.shape[-1]
     limit = math.log(size) if size > 1 else 0.0
     assert facts.mean_logp is not None
     return {
         "seed_semantic_entropies": answer_entropy(facts.keys, facts.valid, facts.mean_logp).tolist(),
-        "seed_advantage_scales": entropy_discounts(facts.mean_logp, facts, scoring.row_weights.entropy_alpha)[
-            :, 0
-        ].tolist(),
+        "seed_advantage_scales": discounts[:, 0].tolist(),
         "seed_alpha_effective": scoring.row_weights.entropy_alpha / limit if limit else 0.0,
         "seed_max_possible_entropy": limit,
     }

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from maxent_grpo.distributed import global_sum
-from maxent_grpo.objective.advantages import centred_advantages
+from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.objective.logprobs import sequence_sum
-from maxent_grpo.training.credit import grade_rollout, valid_rows
-from maxent_grpo.training.experience import pad_token_id
+from maxent_grpo.training.credit import grade_rollout
+from maxent_grpo.training.experience import rollout_tokens
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.scoring.batch import RowRange, build_score_batch, plan_slices
+from maxent_grpo.training.scoring.batch import RowRange, plan_slices
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.generation import GENERATION_COUNTERS
 from maxent_grpo.training.types.rewards import ScoreBatch
@@ -59,18 +59,14 @@ class HeldOutRollouts:
         settings = replace(ctx.generation, generation_stats=dict.fromkeys(GENERATION_COUNTERS, 0))
         batch = collect_rollout(chosen, self.generator, settings)
         graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward)
-        valid = valid_rows(graded, ctx.scoring.truncation)
+        tokens, valid, _, _ = rollout_tokens(ctx, batch, graded)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
-        tokens = build_score_batch(
-            batch.prompts,
-            batch.records,
-            ctx.scoring.batching,
-            pad_token_id=pad_token_id(ctx),
-            max_prompt_len=ctx.generation.max_prompt_len,
-        )
         count, total = global_sum(accelerator, [float(valid.sum()), float(utilities[valid].sum())])
         return HeldOutBatch(
-            tokens, leave_one_out(utilities, valid).flatten(), count, total / count if count else float("nan")
+            tokens,
+            leave_one_out_advantages(utilities, valid).flatten(),
+            count,
+            total / count if count else float("nan"),
         )
 
     def choose(self, step: int, exclude: set[str]) -> list[Mapping[str, Any]]:
@@ -78,15 +74,6 @@ class HeldOutRollouts:
         allowed = [row for row in self.rows if row["row_id"] not in exclude]
         numbers = batch_uniforms(self.seed, f"{STREAM}-rows", step, [(row["row_id"], 0) for row in allowed], 1)[:, 0]
         return [allowed[place] for place in numbers.argsort(kind="stable")[: self.num_prompts]]
-
-
-def leave_one_out(utilities: Tensor, valid: Tensor) -> Tensor:
-    """RLOO advantages [P, G]: r_i minus the mean of the others = n/(n-1) (r_i - mean); 0 for a group of one (arXiv 2402.14740).
-
-    Their policy gradient is an unbiased estimate, which that of r - mean is only up to (n-1)/n.
-    """
-    count = valid.sum(dim=-1, keepdim=True).double()
-    return centred_advantages(utilities, valid) * count / (count - 1).clamp(min=1)
 
 
 def held_out_objective(scorer: TokenScorer, model: nn.Module, batch: HeldOutBatch, piece: RowRange) -> Tensor:

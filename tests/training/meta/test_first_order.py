@@ -18,9 +18,10 @@ from support.laboratory import Laboratory
 from support.runs import configured
 from torch import Tensor
 
+from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.training.experience import Experience
 from maxent_grpo.training.meta.first_order import FirstOrderObjective
-from maxent_grpo.training.meta.held_out import HeldOutBatch, held_out_objective, held_out_slices, leave_one_out
+from maxent_grpo.training.meta.held_out import HeldOutBatch, held_out_objective, held_out_slices
 from maxent_grpo.training.meta.optimizer_jacobian import trained_parameters
 from maxent_grpo.training.step import train_step
 
@@ -197,7 +198,7 @@ def test_the_held_out_advantage_compares_a_completion_with_the_others() -> None:
     utilities = torch.tensor([[1.0, 0.0, float("nan"), 0.5], [2.0, float("nan"), float("nan"), float("nan")]]).double()
     valid = ~utilities.isnan()
     expected = torch.tensor([[1.0 - 0.25, 0.0 - 0.75, 0.0, 0.0], [0.0] * 4]).double()
-    torch.testing.assert_close(leave_one_out(utilities, valid), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(leave_one_out_advantages(utilities, valid), expected, rtol=0, atol=1e-15)
 
 
 def test_equal_held_out_rewards_teach_nothing_and_are_counted(tmp_path: Path) -> None:
