@@ -76,7 +76,8 @@ def train_step(
     """
     accelerator, scoring = ctx.runtime.accelerator, ctx.scoring
     method, rows = _method(resources), experience.rows(groups)
-    counts = _global_counts(ctx, experience, groups)  # the denominators
+    pieces = _pieces(ctx, experience, groups)
+    counts = _global_counts(ctx, experience, groups, len(pieces))  # the denominators
     evidence = group_evidence(
         experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
         experience.behaviour_scores, experience.counted,
@@ -88,13 +89,15 @@ def train_step(
         groups.first, groups.last
     )  # A_i, w_i
     with clock.phase("policy"):
-        chosen = _choose(ctx, resources, experience, groups, targets, step)  # tokens, by statistics of the whole step
+        chosen = _choose(
+            ctx, resources, experience, groups, pieces, targets, step
+        )  # tokens, by statistics of the whole step
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
-    for piece, chunks, whole in _slices(ctx, resources, experience, groups, row_scores):
+    for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
         with clock.phase("policy"):
             raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
             scores = sequence_scores(raw, experience, piece, ctx, resources)
@@ -172,6 +175,7 @@ def _choose(
     resources: StepResources,
     experience: Experience,
     groups: RowRange,
+    pieces: list[RowRange],
     targets: SequenceTargets,
     step: int,
 ) -> TokenChoice | None:
@@ -179,9 +183,7 @@ def _choose(
     method, rows = _method(resources), experience.rows(groups)
     if method.selection is None:
         return None
-    logp, entropy = score_without_gradient(
-        _scorer(resources), ctx.runtime.model, experience.tokens, _pieces(ctx, experience, groups)
-    )
+    logp, entropy = score_without_gradient(_scorer(resources), ctx.runtime.model, experience.tokens, pieces)
     records = experience.batch.records[groups.first : groups.last]
     names = [(group[0].row_id, sample) for group in records for sample in range(len(group))]
     mask = experience.mask[rows.slice]
@@ -205,13 +207,13 @@ def _pieces(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) 
     ]
 
 
-def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) -> StepCounts:
+def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: RowRange, num_slices: int) -> StepCounts:
     rows, counted = experience.rows(groups).slice, experience.counted[groups.slice]
     local = [
         float((experience.valid[groups.slice] & counted.unsqueeze(-1)).sum()),
         float(experience.mask[rows].sum()),
         float(counted.sum()),
-        float(len(_pieces(ctx, experience, groups))),
+        float(num_slices),
     ]
     return StepCounts(*global_sum(ctx.runtime.accelerator, local))
 
@@ -221,6 +223,7 @@ def _slices(
     resources: StepResources,
     experience: Experience,
     groups: RowRange,
+    pieces: list[RowRange],
     row_scores: Tensor,
 ) -> Iterator[tuple[RowRange, list[ModelInputs], bool]]:
     """Each slice with its forward passes, and whether slices hold whole groups.
@@ -229,7 +232,6 @@ def _slices(
     on its whole group.
     """
     scorer, model = _scorer(resources), ctx.runtime.model
-    pieces = _pieces(ctx, experience, groups)
     whole = whole_groups(pieces, experience.group_size)
     if not whole and _method(resources).listwise_scale > 0:
         logp, _ = score_without_gradient(scorer, model, experience.tokens, pieces)
