@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.laboratory import Laboratory
+from support.laboratory import Build
 from support.numbers import assert_equals
 from support.peers import alone, credit_of, graded_rewards, record
 from support.runs import configured, metric_lines, only_reward, train
@@ -27,16 +26,6 @@ from maxent_grpo.training.types.rewards import GenerationBatch, RewardComputatio
 from maxent_grpo.training.types.runtime import RewardSpec
 
 RULES: dict[AdvantageKind, CreditRule] = {kind: rule for kind, rule in ADVANTAGES.items() if rule is not None}
-Build = Callable[..., Laboratory]
-
-
-@pytest.fixture
-def laboratory(tmp_path: Path) -> Build:
-    def build(*overrides: str) -> Laboratory:
-        number = len(list(tmp_path.iterdir()))
-        return Laboratory(configured(tmp_path / str(number), *overrides, "evaluation.enabled=false"))
-
-    return build
 
 
 def test_a_reward_that_abstains_leaves_the_baseline() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
-from support.laboratory import Laboratory
+from support.laboratory import Build
 from support.numbers import assert_equals
 from support.peers import ADVANTAGES, LENGTHS, policy_term, step_of_lengths
 from support.runs import configured, metric_lines, train
@@ -30,18 +29,8 @@ from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.types.choices import BehaviorSource, KlEstimator, MismatchMode, Reduction
 from maxent_grpo.training.types.runtime import BatchingSettings
 
-Build = Callable[..., Laboratory]
 TOKENIZER = tiny_tokenizer()
 ENTRY = prompt_entries(TOKENIZER)
-
-
-@pytest.fixture
-def laboratory(tmp_path: Path) -> Build:
-    def build(*overrides: str) -> Laboratory:
-        number = len(list(tmp_path.iterdir()))
-        return Laboratory(configured(tmp_path / str(number), *overrides, "evaluation.enabled=false"))
-
-    return build
 
 
 def sampled_and_scored(**controls: Any) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +102,10 @@ class Laboratory:
             for name, parameter in self.model.named_parameters()
             if parameter.grad is not None
         }
+
+
+Build = Callable[..., Laboratory]
+"""Overrides to a laboratory."""
 
 
 def largest_difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
