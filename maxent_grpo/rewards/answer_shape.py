@@ -49,6 +49,7 @@ _RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}]*)\}(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?$")
 _WORD_UNIT = re.compile(r"\s+([A-Za-z]{3,}|[ckm]m|[km]g|m[lL]|ft|lb|oz)(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?$")
 _LARGE_POWER = re.compile(r"\^\s*\{?\s*[+-]?\s*\d{5}")
+_HUGE = re.compile(r"\d[eE][+-]?\d")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d*)?\s+\.?\d")
 
 
@@ -292,6 +293,8 @@ def _expression(text: str, relation: bool = False) -> Expression:
     """The expression, if it is made of what expressions are made of; what it means is not looked at."""
     if len(text) > MAX_LENGTH:
         raise Unreadable("too_long")
+    if not text.isascii():
+        raise Unreadable("forbidden")
     plain = text
     if relation:
         for sign in RELATIONS:
@@ -305,7 +308,7 @@ def _expression(text: str, relation: bool = False) -> Expression:
         if depth > MAX_BRACKETS:
             raise Unreadable("too_deep")
         place = token.end()
-    if not plain.isascii() or plain[-1] in "+-*/^_" or plain[0] in "*/^_!" or _TWO_NUMBERS.search(plain):
+    if plain[-1] in "+-*/^_" or plain[0] in "*/^_!" or _TWO_NUMBERS.search(plain) or _HUGE.search(plain):
         raise Unreadable("syntax")
     if _LARGE_POWER.search(plain):
         raise Unreadable("too_large")

@@ -15,7 +15,7 @@ _ALONE = re.compile(rf"[(\[]?\s*([{LETTERS}{LETTERS.lower()}])\s*[)\].:]?")
 _FIRST = re.compile(rf"(?:[(\[]\s*([{LETTERS}])\s*[)\]]|([{LETTERS}])(?=[).:,;\s]|$))")
 _NAMED = re.compile(rf"(?i:\b(?:option|choice|answer|is)\b)\s*:?\s*[(\[]?([{LETTERS}])(?![A-Za-z0-9'])")
 _MENTIONED = re.compile(rf"(?<![A-Za-z0-9'])([{LETTERS}])(?![A-Za-z0-9'])")
-_WORD_AFTER = re.compile(r"\s+[a-z]")
+_WORD_AFTER = re.compile(r"\s+(?!(?:is|was|are|or|and|nor|but|would|because|seems)\b)[a-z]")
 
 
 def grade_choice(completion: str, answer: str) -> Grade:

@@ -9,6 +9,7 @@ Nothing in a request is executed: only the LaTeX grammar reads it, sympy's parse
 decimal numbers, and an audit hook ends every attempt to start a process, open a connection or write a file.
 """
 
+# pyright: basic, reportMissingTypeStubs=false
 from __future__ import annotations
 
 import gc

@@ -11,7 +11,7 @@ from maxent_grpo.rewards.extract import stated_answer
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.numerals import Numeral, read_number, same_number
 
-_DIGITS = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_SEPARATORS = re.compile(r"[\s,;=]+")
 
 
 def grade_numeric(completion: str, answer: str, *, absolute: float = 0.0, relative: float = 0.0) -> Grade:
@@ -31,8 +31,8 @@ def grade_numeric(completion: str, answer: str, *, absolute: float = 0.0, relati
         return Grade(0.0, None, stated.reason)
     number = result_number(stated.text)
     if number is None:
-        several = len(set(_DIGITS.findall(stated.text))) > 1
-        return Grade(0.0, None, "several" if several else "not_a_number")
+        numbers = {other.value for piece in _SEPARATORS.split(stated.text) if (other := read_number(piece))}
+        return Grade(0.0, None, "several" if len(numbers) > 1 else "not_a_number")
     if same_number(right, number) or _within(right, number, Fraction(absolute), Fraction(relative)):
         return Grade(1.0, str(right.value), "")
     return Grade(0.0, None, "", key=str(number.value))
