@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from maxent_grpo.rewards.answer_shape import (
+from maxent_grpo.rewards.answer_forms import (
     INFINITIES,
     Based,
     Expression,

@@ -1,4 +1,4 @@
-r"""The outer form of a mathematical answer: number, words, expression, tuple, set, interval, matrix, equation. Pure text work.
+r"""Finding the outer form of a mathematical answer, see ``answer_forms``. Pure text work.
 
 What mathematics a part holds is for another to read; this module finds the parts. So ``(1, 2)``, ``[1, 2)`` and ``\{1, 2\}``
 stay what they are, which a reader that parses all at once need not keep apart.
@@ -7,10 +7,22 @@ stay what they are, which a reader that parses all at once need not keep apart.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from maxent_grpo.rewards.answer_forms import (
+    INFINITIES,
+    Based,
+    Expression,
+    Named,
+    Number,
+    Ordered,
+    Rows,
+    Shape,
+    Unordered,
+    Unreadable,
+    Words,
+)
 from maxent_grpo.rewards.latex import balanced, normalised, split_at, wrapped
-from maxent_grpo.rewards.numerals import MAX_UNIT_WORDS, VALUE_WORDS, Numeral, numeral
+from maxent_grpo.rewards.numerals import MAX_UNIT_WORDS, VALUE_WORDS, numeral
 
 MAX_LENGTH = 300
 """Longest expression that is read [characters]."""
@@ -19,13 +31,6 @@ MAX_BRACKETS = 8
 MAX_ITEMS = 64
 MAX_WORDS = 60
 """Longest answer in words [characters]; beyond it a text is an explanation."""
-INFINITIES = {
-    "\\infty": "\\infty",
-    "+\\infty": "\\infty",
-    "+ \\infty": "\\infty",
-    "-\\infty": "-\\infty",
-    "- \\infty": "-\\infty",
-}
 SMALLER, LARGER = ("<", "\\le"), (">", "\\ge")
 RELATIONS = (*SMALLER, *LARGER, "\\ne", "=", "\\in")
 _GREEK = (
@@ -51,75 +56,6 @@ _WORD_UNIT = re.compile(r"\s+([A-Za-z]{3,}|[ckm]m|[km]g|m[lL]|ft|lb|oz)(?:\s*\^\
 _LARGE_POWER = re.compile(r"\^\s*\{?\s*[+-]?\s*\d{5}")
 _HUGE = re.compile(r"\d[eE][+-]?\d")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d*)?\s+\.?\d")
-
-
-class Unreadable(Exception):
-    """A text has none of the forms; its one argument is the reason, in one word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """One number."""
-
-    numeral: Numeral
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Words, a ratio, a time: what only its text decides."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Based:
-    """Digits with the base they are written in."""
-
-    digits: str
-    base: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """Mathematics to be read: an expression or, with ``relation``, an equation or inequality between two."""
-
-    text: str
-    relation: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The value of a variable, as in ``x = 5`` or ``x \\in [1, 2]``; ``text`` is all of it."""
-
-    name: str
-    value: Shape
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """Items whose order and brackets count: a point, a tuple, an interval."""
-
-    opening: str
-    items: tuple[Shape, ...]
-    closing: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unordered:
-    """Items whose order does not count: a set, a list, a union of intervals, the two values of a plus-minus sign."""
-
-    items: tuple[Shape, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A matrix."""
-
-    rows: tuple[tuple[Shape, ...], ...]
-
-
-Shape = Number | Words | Based | Expression | Named | Ordered | Unordered | Rows
 
 
 def answer_shape(text: str) -> Shape:

@@ -127,7 +127,9 @@ def split_at(text: str, separators: tuple[str, ...]) -> tuple[list[str], list[st
     Round and square brackets close one another, as half-open intervals need. A separator that is a command ends where
     its name does.
     """
-    parts, found, start, depth, place = [], [], 0, 0, 0
+    parts: list[str] = []
+    found: list[str] = []
+    start, depth, place = 0, 0, 0
     while place < len(text):
         separator = "" if depth else _separator(text, place, separators)
         if separator:

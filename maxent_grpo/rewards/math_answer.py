@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from maxent_grpo.errors import DataError
+from maxent_grpo.rewards.answer_forms import Shape, Unreadable
 from maxent_grpo.rewards.answer_match import key_of, matches
-from maxent_grpo.rewards.answer_shape import Shape, Unreadable, answer_shape
+from maxent_grpo.rewards.answer_shape import answer_shape
 from maxent_grpo.rewards.extract import stated_answer
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.latex import normalised

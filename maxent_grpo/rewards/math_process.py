@@ -90,6 +90,8 @@ class MathProcess:
                 if len(self._remembered) >= MAX_REMEMBERED:
                     self._remembered.clear()
                 self._remembered[right, text] = verdict
+                if verdict.status == "read":
+                    self._remembered[None, text] = verdict._replace(same=False)
             return verdict
 
     def close(self) -> None:
@@ -109,9 +111,11 @@ class MathProcess:
         for _ in range(2):  # a process that was killed from outside costs one more try
             process = self._process or self._start()
             self._number += 1
-            request = json.dumps({"id": self._number, "right": right, "text": text}).encode() + b"\n"
+            request = json.dumps({"id": self._number, "right": right, "text": text}).encode()
             try:
-                os.write(_descriptor(process.stdin), request)
+                os.write(
+                    _descriptor(process.stdin), b"\n" + request + b"\n"
+                )  # the first ends what a killed reader left
             except BrokenPipeError:
                 self._end()
                 continue
@@ -168,7 +172,7 @@ class MathProcess:
         )
         self._process = process
         line = self._line(process, time.monotonic() + START_SECONDS)
-        greeting = json.loads(line) if line else {}
+        greeting: dict[str, Any] = json.loads(line) if line else {}
         if "ready" not in greeting:
             self._end()
             raise RewardError(

@@ -1,9 +1,10 @@
 """The process in which math-verify and sympy read expressions: run as a script, never imported by the program.
 
-It needs nothing else of this package. One line of JSON in, one line out. The program that listens forks a child to answer, so
-that a child that dies (of its time limit, its memory limit, or anything else) is replaced in milliseconds, without importing
-sympy again. Requests are ``{"id", "right", "text"}`` with ``right`` null when ``text`` is only to be read; replies are
-``{"id", "status", "same", "key"}`` with status ``read``, ``unread`` or ``right_unread``, or ``{"died": exit status}``.
+It needs nothing else of this package. One line of JSON in (blank ones between do not count), one line out. The program that
+listens forks a child to answer, so that a child that dies (of its time limit, its memory limit, or anything else) is replaced
+in milliseconds, without importing sympy again. Requests are ``{"id", "right", "text"}`` with ``right`` null when ``text`` is only
+to be read; replies are ``{"id", "status", "same", "key"}`` with status ``read``, ``unread``, ``right_unread`` or ``failed``, or
+``{"died": exit status}``.
 
 Nothing in a request is executed: only the LaTeX grammar reads it, sympy's parser, which evaluates text, gives way to one of
 decimal numbers, and an audit hook ends every attempt to start a process, open a connection or write a file.
@@ -117,7 +118,10 @@ def serve(replies: int, respond: Callable[[str | None, str], dict[str, Any]], se
     limit(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while line := receive():
-        request = json.loads(line)
+        try:
+            request = json.loads(line)
+        except ValueError:
+            continue  # what a child that was killed while it read has left of a line; the other side asks again
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             reply = respond(request["right"], request["text"])
@@ -148,13 +152,13 @@ def forbid(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def receive() -> bytes:
-    """The next line; empty at the end. The other side waits for each reply, so no more than one line is ever there."""
+    """The next line, and not a byte more, so that a request behind it is not lost with this process; empty at the end."""
     line = b""
     while not line.endswith(b"\n"):
-        piece = os.read(0, 65536)
-        if not piece:
+        byte = os.read(0, 1)
+        if not byte:
             return b""
-        line += piece
+        line += byte
     return line
 
 
@@ -215,12 +219,26 @@ def same(right: str, text: str) -> bool:
     if is_relation(wanted) or is_relation(given):
         return is_relation(wanted) and is_relation(given) and same_relation(wanted, given)
     if wanted.free_symbols or given.free_symbols:
-        return bool(verify(wanted, given, timeout_seconds=None))
+        if key(right) == key(text):
+            return True
+        return not differ_somewhere(wanted, given) and bool(verify(wanted, given, timeout_seconds=None))
     first, second = number(wanted), number(given)
     if first is None or second is None:
         return False
     decimal = "." in right or "." in text
     return bool(sympy.Abs(first - second) <= (SIX_DIGITS if decimal else NOTHING) * max(sympy.Abs(first), NOTHING))
+
+
+def differ_somewhere(wanted: Any, given: Any) -> bool:
+    """Whether two expressions have different finite values where their variables have certain values; cheap to tell."""
+    import sympy
+
+    variables = sorted(wanted.free_symbols | given.free_symbols, key=str)
+    values = {variable: sympy.Rational(31 + 2 * place, 17) for place, variable in enumerate(variables)}
+    first, second = (number(expression.subs(values)) for expression in (wanted, given))
+    if first is None or second is None:
+        return False
+    return bool(sympy.Abs(first - second) > SIX_DIGITS * (sympy.Abs(first) + sympy.Abs(second)))
 
 
 def differs_in_case(right: str, text: str) -> bool:
@@ -263,6 +281,7 @@ def number(expression: Any) -> Any:
     return value if value.is_number and value.is_finite else None
 
 
+@lru_cache(maxsize=512)
 def key(text: str) -> str:
     """The canonical form of a readable text."""
     import sympy
