@@ -105,8 +105,8 @@ def _is_equation(named: Named) -> bool:
 
 
 def _atomic(text: str) -> bool:
-    """Whether an expression is one letter or infinity, which only the same text is."""
-    return text in INFINITIES or (len(text) == 1 and text.isalpha())
+    """Whether an expression is one variable or infinity, which only the same text is; e and i are numbers."""
+    return text in INFINITIES or (len(text) == 1 and text.isalpha() and text not in "ei")
 
 
 def _one_by_one(right: tuple[Shape, ...], given: tuple[Shape, ...], same: Same) -> bool:
@@ -116,7 +116,9 @@ def _one_by_one(right: tuple[Shape, ...], given: tuple[Shape, ...], same: Same) 
 
 
 def _in_any_order(right: tuple[Shape, ...], given: tuple[Shape, ...], same: Same) -> bool:
-    """Whether each item of one is an item of the other; how often does not count."""
+    """Whether each item of one is an item of the other; how often does not count, up to twice as many."""
+    if len(given) > 2 * len(right):
+        return False
     return all(any(matches(item, other, same) for other in given) for item in right) and all(
         any(matches(item, other, same) for item in right) for other in given
     )

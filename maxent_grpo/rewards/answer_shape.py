@@ -29,6 +29,8 @@ MAX_LENGTH = 300
 MAX_BRACKETS = 8
 """Deepest nesting of brackets in an expression, and of forms in a form."""
 MAX_ITEMS = 64
+MAX_PRODUCT = 4
+"""Most letters in a row that an expression multiplies; more are a word."""
 MAX_WORDS = 60
 """Longest answer in words [characters]; beyond it a text is an explanation."""
 SMALLER, LARGER = ("<", "\\le"), (">", "\\ge")
@@ -44,7 +46,7 @@ _COMMANDS = frozenset(
 """Commands that an expression may hold; one that hides, moves or reads text is not among them."""
 _TOKEN = re.compile(r"\\([A-Za-z]+)|\d+(?:\.\d+)?|\.\d+|[A-Za-z]+|[-+*/^_(){}\[\]|!]|\s+")
 _SYMBOL = re.compile(
-    r"(?:[A-Za-z]|[A-Z]{2,}|[A-Za-z]{3,}|\\text\s*\{[^{}]*\}|\\angle\s*[A-Z]+|\\[A-Za-z]+)(?:_(?:\w|\{\w+\}))?(?:\([\w, ]*\))?"
+    r"(?:\([A-Za-z](?: ?, ?[A-Za-z])*\)|[A-Za-z]|[A-Z]{2,}|[A-Za-z]{3,}|\\text\s*\{[^{}]*\}|\\angle\s*[A-Z]+|\\[A-Za-z]+)(?:_(?:\w|\{\w+\}))?(?:\([\w, ]*\))?"
 )
 _BASED = re.compile(r"([0-9A-Fa-f]+)\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+))")
 _MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\s*\{\1\}")
@@ -53,6 +55,7 @@ _WORDS = re.compile(r"[\w ,./:'-]+")
 _RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}]*)\}(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?$")
 _WORD_UNIT = re.compile(r"\s+([A-Za-z]{3,}|[ckm]m|[km]g|m[lL]|ft|lb|oz)(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?$")
+_COEFFICIENT = re.compile(r"\d(?!st|nd|rd|th)[A-Za-z]{2}")
 _LARGE_POWER = re.compile(r"\^\s*\{?\s*[+-]?\s*\d{5}")
 _HUGE = re.compile(r"\d[eE][+-]?\d")
 _TWO_NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d*)?\s+\.?\d")
@@ -198,18 +201,20 @@ def _simple(text: str) -> Shape:
     based = _BASED.fullmatch(text)
     if based:
         return Based(based[1].upper(), based[2] or based[3])
-    bare = " ".join(_TEXTS.sub(r" \1 ", text).split())
+    bare = " ".join(_TEXTS.sub(r" \1 ", text).split()).rstrip(".")
     if len(bare) > MAX_WORDS:
         return _expression(_without_unit(text))
     if _RATIO.fullmatch(bare):
         return Words(bare.replace(" ", ""))
     if _WORDS.fullmatch(bare) and (text.startswith("\\text") or _reads_as_words(bare)):
-        return Words(bare.casefold())
+        return Words((bare if any(len(word) > 1 for word in bare.split()) else bare.replace(" ", "")).casefold())
     return _expression(_without_unit(text))
 
 
 def _reads_as_words(text: str) -> bool:
-    """Whether a text of letters, digits and blanks is words: letters only, two at least, or three in a row."""
+    """Whether a text of letters, digits and blanks is words: letters only, two at least, or three in a row, not after a digit."""
+    if _COEFFICIENT.search(text):
+        return False
     letters = text.replace(" ", "")
     return (letters.isalpha() and len(letters) > 1) or ":" in text or re.search(r"[^\W\d_]{3}", text) is not None
 
@@ -238,7 +243,11 @@ def _expression(text: str, relation: bool = False) -> Expression:
     place, depth = 0, 0
     while place < len(plain):
         token = _TOKEN.match(plain, place)
-        if token is None or (token[1] and token[1] not in _COMMANDS) or (token[0][0].isalpha() and len(token[0]) > 2):
+        if (
+            token is None
+            or (token[1] and token[1] not in _COMMANDS)
+            or (token[0][0].isalpha() and len(token[0]) > MAX_PRODUCT)
+        ):
             raise Unreadable("forbidden")
         depth += (token[0] in "([{") - (token[0] in ")]}")
         if depth > MAX_BRACKETS:

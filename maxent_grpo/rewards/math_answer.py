@@ -18,9 +18,9 @@ from maxent_grpo.rewards.answer_shape import answer_shape
 from maxent_grpo.rewards.extract import stated_answer
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.latex import normalised
-from maxent_grpo.rewards.math_process import SHARED, MathProcess, Verdict
+from maxent_grpo.rewards.math_process import CPU_SECONDS, SHARED, MathProcess, Verdict
 
-REASONS = {"unread": "unreadable", "failed": "unreadable"}
+REASONS = {"unread": "unreadable", "right_unread": "unreadable", "failed": "unreadable"}
 """Reason for what the process says of an expression, where that is not the reason itself."""
 
 
@@ -90,10 +90,11 @@ def right_answer(answer: str, process: MathProcess = SHARED) -> RightAnswer:
 
 
 class _Reader:
-    """Expressions read by the process; one that cannot be read raises ``Unreadable`` with the reason."""
+    """The expressions of one answer read by the process; one that cannot be read raises ``Unreadable`` with the reason."""
 
     def __init__(self, process: MathProcess) -> None:
         self._process = process
+        self._seconds = 0.0
 
     def same(self, right: str, text: str) -> bool:
         """Whether ``text`` is what ``right`` is."""
@@ -104,6 +105,9 @@ class _Reader:
         return self._checked(self._process.ask(None, text)).key
 
     def _checked(self, verdict: Verdict) -> Verdict:
+        self._seconds += verdict.seconds
+        if self._seconds > CPU_SECONDS:
+            raise Unreadable("timeout")
         if verdict.status != "read":
             raise Unreadable(REASONS.get(verdict.status, verdict.status))
         return verdict

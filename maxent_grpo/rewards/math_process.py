@@ -55,6 +55,8 @@ class Verdict(NamedTuple):
     status: str
     same: bool = False
     key: str = ""
+    seconds: float = 0.0
+    """CPU time that it took."""
 
 
 class MathProcess:
@@ -123,7 +125,7 @@ class MathProcess:
             if reply is None:
                 self._end()
             elif "died" not in reply:
-                return Verdict(str(reply["status"]), bool(reply["same"]), str(reply["key"]))
+                return Verdict(str(reply["status"]), bool(reply["same"]), str(reply["key"]), float(reply["seconds"]))
             elif reply["died"] in DIED_OF:
                 return Verdict(DIED_OF[reply["died"]])
             elif reply["died"] == "silent":

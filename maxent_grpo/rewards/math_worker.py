@@ -3,7 +3,7 @@
 It needs nothing else of this package. One line of JSON in (blank ones between do not count), one line out. The program that
 listens forks a child to answer, so that a child that dies (of its time limit, its memory limit, or anything else) is replaced
 in milliseconds, without importing sympy again. Requests are ``{"id", "right", "text"}`` with ``right`` null when ``text`` is only
-to be read; replies are ``{"id", "status", "same", "key"}`` with status ``read``, ``unread``, ``right_unread`` or ``failed``, or
+to be read; replies are ``{"id", "seconds", "status", "same", "key"}`` with status ``read``, ``unread``, ``right_unread`` or ``failed``, or
 ``{"died": exit status}``.
 
 Nothing in a request is executed: only the LaTeX grammar reads it, sympy's parser, which evaluates text, gives way to one of
@@ -21,6 +21,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -123,6 +124,7 @@ def serve(replies: int, respond: Callable[[str | None, str], dict[str, Any]], se
         except ValueError:
             continue  # what a child that was killed while it read has left of a line; the other side asks again
         signal.setitimer(signal.ITIMER_PROF, seconds)
+        start = time.process_time()
         try:
             reply = respond(request["right"], request["text"])
         except MemoryError:
@@ -130,7 +132,7 @@ def serve(replies: int, respond: Callable[[str | None, str], dict[str, Any]], se
         except Exception as error:  # the library meets texts it was not written for; it is counted by the one who asked
             reply = {"status": "failed", "same": False, "key": type(error).__name__}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        send(replies, {"id": request["id"], **reply})
+        send(replies, {"id": request["id"], "seconds": time.process_time() - start, **reply})
 
 
 def limit(kind: int, amount: int) -> None:

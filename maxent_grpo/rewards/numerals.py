@@ -29,11 +29,15 @@ _SCIENTIFIC = re.compile(
 _REPEATING = re.compile(r"(\d+)\.(\d*)\\overline\s*\{\s*(\d+)\s*\}")
 _DECIMAL = re.compile(_PLAIN)
 _POWER = r"(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?"
+_ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _TEXT_UNIT = re.compile(rf"\s*\\text\s*\{{([^{{}}]*)\}}{_POWER}$")
 _DEGREES = re.compile(r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*(?:[CF])?$")
 _WORD_UNIT = re.compile(rf"\s*(?<![A-Za-z\\])([A-Za-z]+(?:[ /.-]+[A-Za-z]+)*){_POWER}[.]?$")
 LETTER_UNITS = frozenset("mgshlLNJWV")
-"""Units of one letter; any other single letter is a variable."""
+"""Units of one letter, where a blank stands before; any other letter is a variable."""
+_SHORT_UNITS = "cm mm km dm kg mg lb oz ft yd in hr sq ml mL Hz kW kJ MB GB st nd rd th am pm cc mi"
+SHORT_UNITS = frozenset(_SHORT_UNITS.split())
+"""Units of two letters; any other two are variables."""
 _VALUE_WORDS = (
     "hundred thousand million billion trillion dozen dozens score half halves third thirds quarter quarters fifth fifths"
     " tenth tenths pi infinity or and not minus plus times over to than between from except but zero one two three four five six"
@@ -64,7 +68,8 @@ def numeral(text: str) -> Numeral | None:
     """As ``read_number``, of a text that is normalised already."""
     if len(text) > MAX_LENGTH:
         return None
-    text = text.strip()
+    inside = _ALL_TEXT.fullmatch(text)
+    text = inside[1].strip() if inside else text.strip()
     if text.startswith("(") and wrapped(text) and "," not in text:
         text = text[1:-1].strip()
     sign, text = _sign(text)
@@ -111,6 +116,8 @@ def without_unit(text: str) -> tuple[str, bool]:
         if match is None or not match.start():
             continue
         words = re.split(r"[ /.-]+", match[1].strip(" ./-")) if match.re.groups else []
+        if pattern is _WORD_UNIT and match.start() == match.start(1) and words[0] not in SHORT_UNITS:
+            continue  # 2m, 2ab and 2abc are products
         if [word.lower() for word in words] in (["percent"], ["percentage"], ["pct"]):
             return text[: match.start()].rstrip(), True
         if len(words) <= MAX_UNIT_WORDS and all(map(_is_unit, words)):
@@ -119,8 +126,8 @@ def without_unit(text: str) -> tuple[str, bool]:
 
 
 def _is_unit(word: str) -> bool:
-    if len(word) == 1:
-        return word in LETTER_UNITS
+    if len(word) < 3:
+        return word in LETTER_UNITS or word in SHORT_UNITS
     return word.isalpha() and word.isascii() and word.lower() not in VALUE_WORDS
 
 

@@ -64,10 +64,20 @@ def test_an_expression_that_takes_too_long_costs_its_own_verdict_only(process: M
 @needs_proc
 def test_an_expression_that_needs_too_much_memory_costs_its_own_verdict_only(process: MathProcess) -> None:
     size = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    tight = MathProcess(cpu_seconds=20, memory=size + (3 << 20))
+    tight = MathProcess(cpu_seconds=20, memory=size + (4 << 20))
     assert tight.ask(None, "(a+b+c+f+g+h)^{12}").status == "memory"
     assert reads(tight, 1)
     tight.close()
+
+
+def test_one_answer_of_many_slow_expressions_takes_no_longer_than_one() -> None:
+    slow = ", ".join(f"(a+b+c+f+g+{number}h)^{{10}}" for number in range(20))
+    grade_math("7", "x+1, x+2, x+3, x+4, x+5, x+6, x+7, x+8, x+9, x+10")
+    asked = SHARED._number
+    grade = grade_math(f"\\boxed{{{slow}}}", "x+1, x+2, x+3, x+4, x+5, x+6, x+7, x+8, x+9, x+10")
+    assert grade.reason == "timeout"
+    assert SHARED._number - asked < 20
+    assert reads(SHARED, 7)
 
 
 @needs_proc
@@ -76,7 +86,7 @@ def test_a_kill_in_the_middle_of_an_answer_costs_one_more_try(process: MathProce
     (child,) = children(process.pid or 0)
     os.kill(child, signal.SIGKILL)
     assert reads(process, 3)
-    timer = threading.Timer(0.1, lambda: os.kill(children(process.pid or 0)[0], signal.SIGKILL))
+    timer = threading.Timer(0.1, lambda: [os.kill(child, signal.SIGKILL) for child in children(process.pid or 0)])
     timer.start()
     assert process.ask("3", SLOW).status == "timeout"
     timer.join()
