@@ -112,6 +112,7 @@ def test_a_process_that_falls_silent_is_given_up(process: MathProcess, monkeypat
     assert process.pid != pid
 
 
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_a_forked_program_has_a_process_of_its_own() -> None:
     assert SHARED.ask("x+1", "1+x").same
     pid = SHARED.pid
@@ -200,7 +201,7 @@ def test_the_worker_may_start_no_process_and_write_no_file() -> None:
     math_worker.forbid("open", ("x", "r", os.O_RDONLY))
 
 
-def test_numbers_words_and_points_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_words_and_points_need_no_process() -> None:
     idle = MathProcess()
     for text, answer in (
         ("7", "7"),
