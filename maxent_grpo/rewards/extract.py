@@ -21,7 +21,7 @@ HASHES = "####"
 PHRASES = ("answer is", "answer:")
 CONTINUATIONS = (". ", ", so ", ", because ", " because ", " since ", ", which ")
 """What ends the answer after a phrase, besides the end of its line."""
-MAX_UNMARKED = 200
+MAX_UNMARKED = 600
 """Longest completion that is itself taken for the answer, where nothing in it marks one [characters]."""
 _BOX = re.compile(r"\\(?:boxed|fbox) *\{")
 _SPACING = ("\\displaystyle", "\\left", "\\right", "\\,", "\\!", "\\;", "\\:", "\\ ", "~", "$")
@@ -66,8 +66,8 @@ def stated_answer(completion: str, first_line: bool = False) -> Extracted:
     r"""The answer that a completion states, wherever it does: the first of these that occurs decides.
 
     1. ``<answer>...</answer>``; 2. ``\boxed{...}``, inside the tags or anywhere; 3. the rest of the line after ``####``;
-    4. the rest of the sentence after "the answer is" or "answer:"; 5. all of it, if that is one short line, or its first line
-    with ``first_line``. Reasons as ``extract``.
+    4. the rest of the sentence after "the answer is" or "answer:"; 5. all of it, if that is short, or its first line with
+    ``first_line``. Reasons as ``extract``.
     """
     if len(completion) > MAX_COMPLETION:
         return Extracted("", "too_long")
@@ -85,9 +85,9 @@ def stated_answer(completion: str, first_line: bool = False) -> Extracted:
         if places:
             return _single(marked(said, place) for place in places)
     said = said.strip()
-    if not first_line and ("\n" in said or len(said) > MAX_UNMARKED):
-        return Extracted("", "no_answer")
-    return _single([_line(said, 0)])
+    if first_line:
+        return _single([_line(said, 0)])
+    return _single([said.strip("*`")]) if len(said) <= MAX_UNMARKED else Extracted("", "no_answer")
 
 
 def after_thinking(completion: str) -> str | None:

@@ -66,8 +66,9 @@ def test_the_named_part_of_a_completion_is_its_answer(part: str, completion: str
         ("The answer is 7. So the answer is 7.", "7.", ""),
         ("The answer is 7. Or the answer is 8.", "", "several"),
         ("The answer is", "", "empty"),
-        ("Two\nlines", "", "no_answer"),
-        ("x" * 201, "", "no_answer"),
+        ("Two\nlines", "Two\nlines", ""),
+        ("**7**", "7", ""),
+        ("x" * 601, "", "no_answer"),
         ("", "", "empty"),
     ],
 )
@@ -117,6 +118,18 @@ def test_no_text_makes_a_grader_raise(completion: str) -> None:
         for part in AnswerPart:
             grade = on_part(GRADERS[name], part)(completion, "B" if name == "choice" else "7")
             assert grade.reward in (0.0, 1.0)
+
+
+def test_an_answer_of_several_lines_is_read_in_a_box_or_tags_or_alone() -> None:
+    matrix = "\\begin{pmatrix}\n 1 & 2 \\\\\n 3 & 4\n\\end{pmatrix}"
+    right = "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"
+    for part, completion in (
+        ("whole", matrix),
+        ("tags", f"<answer>{matrix}</answer>"),
+        ("boxed", f"\\boxed{{{matrix}}}"),
+    ):
+        assert on_part(GRADERS["math"], part)(completion, right).reward == 1.0
+        assert GRADERS["math"](completion, right).reward == 1.0
 
 
 def test_a_grader_sees_only_the_part_it_is_shown() -> None:

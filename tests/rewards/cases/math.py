@@ -199,7 +199,7 @@ ADVERSARIAL = [
         "syntax",
         "rows that differ in length",
     ),
-    Case("I am sure that it is right. " * 20, "7", "no_answer", "much text and no answer"),
+    Case("I am sure that it is right. " * 30, "7", "no_answer", "much text and no answer"),
     Case(r"\boxed{" + "7" * 999 + "}", "7", "too_long", "a number that nobody reads"),
     Case("\\boxed{7}" * 1000, "7", "right", "the same box a thousand times"),
     Case("The answer is not known. The answer is 7.", "7", "several", "two statements that differ"),

@@ -61,7 +61,7 @@ ADVERSARIAL = [
     Case("<think>\\boxed{7}", "7", "no_answer", "the reasoning never ends"),
     Case("<answer>7", "7", "not_a_number", "the tag is never closed"),
     Case("\\boxed{7", "7", "no_answer", "the box is never closed"),
-    Case("It could be many things.\nPerhaps 7", "7", "no_answer", "nothing marks an answer in several lines"),
+    Case("It could be many things.\nPerhaps 7", "7", "not_a_number", "nothing marks the answer among the words"),
     Case("between 6 and 8", "7", "several", "a range"),
     Case("6-8", "7", "not_a_number", "a range"),
     Case("not 8 but 7", "7", "several", "two numbers"),
