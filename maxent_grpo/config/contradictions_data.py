@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from maxent_grpo.config.contradictions_prompts import PROMPT_RULES
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
@@ -80,5 +81,10 @@ def _countdown_lengths(config: RootConfig) -> Iterator[str]:
         )
 
 
-DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (_coloring, _countdown, _countdown_lengths)
+DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    _coloring,
+    _countdown,
+    _countdown_lengths,
+    *PROMPT_RULES,
+)
 """Every rule about the problems."""
