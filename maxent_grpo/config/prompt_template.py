@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from string import Formatter
 
 QUESTION = "prompt"
 """The name that stands for the question itself."""
+PLAIN_NAME = re.compile(r"\w[\w -]*")
 
 
 def fields_of(template: str) -> list[str]:
@@ -19,7 +21,7 @@ def fields_of(template: str) -> list[str]:
     for _, name, form, conversion in Formatter().parse(template):
         if name is None:
             continue
-        if not name.isidentifier() or form or conversion:
+        if not PLAIN_NAME.fullmatch(name) or form or conversion:
             written = "{" + name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "") + "}"
             raise ValueError(f"{written} is not the plain name of a column")
         names[name] = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from maxent_grpo.rewards.extract import extract
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.tasks.base import Demonstration, Task, TaskRow
+from maxent_grpo.tasks.base import Demonstration, RowMixture, Task, TaskRow
 from maxent_grpo.training.types.choices import AnswerPart
 
 
@@ -33,6 +33,16 @@ class PartTask:
     def eval_rows(self) -> Sequence[TaskRow]:
         """The task's."""
         return self.task.eval_rows
+
+    @property
+    def mixture(self) -> RowMixture | None:
+        """The task's, if its training rows are one."""
+        return getattr(self.task, "mixture", None)
+
+    @property
+    def num_broken(self) -> int:
+        """Rows that the task left out because they cannot be used."""
+        return getattr(self.task, "num_broken", 0)
 
     def grade(self, completion: str, answer: str) -> Grade:
         """The task's grade of the part; 0, with the reason, where the completion does not have exactly one."""

@@ -34,6 +34,27 @@ class IndexedRows(Protocol):
         ...
 
 
+class RowMixture(Protocol):
+    """Training rows from several sources, laid end to end, of which an epoch takes some. A task may have one as ``mixture``.
+
+    It is a dataclass: rows that are left out change its ``sizes``.
+    """
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Rows of each source."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch."""
+        ...
+
+    def order(self, seed: int, epoch: int, *, shuffle: bool = True) -> Sequence[int]:
+        """The places of an epoch's rows, in order."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Demonstration:
     """One problem with right answers and the probability of each under the demonstrator; the weights sum to 1."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError
@@ -47,6 +49,8 @@ class RenderedRows:
     """The kept rows of a fixed sample, which all of the above but ``rows`` speaks of; None where it speaks of all rows."""
     num_sampled: int = 0
     """Rows of that sample, dropped ones included."""
+    places: Sequence[int] | npt.NDArray[np.int64] | None = None
+    """Where the rows stand among those there were; None where none is missing."""
     num_duplicates: int = 0
     num_overlapping: int = 0
     """Rows that were found to ask the same as an earlier, or a held-out, row."""
@@ -118,11 +122,13 @@ def render_rows(
         return _measured(renderer, [renderer(row) for row in task_rows])
     sample = [task_rows[place] for place in sample_places(len(task_rows))]
     looked_at = _measured(renderer, [renderer(row) for row in sample], f" of a sample of {len(sample)}")
-    return replace(looked_at, rows=LazyRows(task_rows, renderer), sample=looked_at.rows, num_sampled=len(sample))
+    rows = LazyRows(task_rows, renderer)
+    return replace(looked_at, rows=rows, places=None, sample=looked_at.rows, num_sampled=len(sample))
 
 
 def _measured(renderer: RowRenderer, rendered: Sequence[RenderedRow], which: str = "") -> RenderedRows:
-    kept = [entry for entry in rendered if entry.row is not None]
+    places = [place for place, entry in enumerate(rendered) if entry.row is not None]
+    kept = [rendered[place] for place in places]
     if rendered and not kept:
         longest = max(entry.num_tokens for entry in rendered)
         raise DataError(
@@ -135,6 +141,7 @@ def _measured(renderer: RowRenderer, rendered: Sequence[RenderedRow], which: str
         num_dropped=len(rendered) - len(kept),
         num_truncated=sum(entry.truncated for entry in kept),
         lengths=[entry.num_tokens for entry in kept],
+        places=places if len(places) < len(rendered) else None,
     )
 
 

@@ -24,7 +24,10 @@ def write_data_facts(run_dir: Path, facts: Mapping[str, Any]) -> None:
 def data_rows(facts: Mapping[str, Any]) -> list[Row]:
     """Lengths of the prompts, each reason for which rows were left out or cut, and a prompt as the model reads it."""
     train, held_out = facts["train"], facts["held_out"]
-    rows = [("training lengths", _lengths(train)), ("held-out lengths", _lengths(held_out))]
+    rows: list[Row] = []
+    if facts["mixture"] is not None:
+        rows.append(("rows of sources", ", ".join(map(str, facts["mixture"]))))
+    rows += [("training lengths", _lengths(train)), ("held-out lengths", _lengths(held_out))]
     for label, part in (("training", train), ("held-out", held_out)):
         of = "" if part["sampled"] is None else f" of a sample of {part['sampled']}; others when they are drawn"
         if part["too_long"]:
@@ -38,6 +41,8 @@ def data_rows(facts: Mapping[str, Any]) -> list[Row]:
         if train[name]["found"]:
             fate = "dropped" if train[name]["dropped"] else "kept"
             rows.append(("", f"{train[name]['found']} training prompts {what}: {fate}"))
+    if facts["broken"]:
+        rows.append(("", f"{facts['broken']} rows cannot be used and are left out"))
     return [*(row for row in rows if row[1]), *_example(facts)]
 
 

@@ -58,6 +58,7 @@ from maxent_grpo.training.prepared_rows import (
     render_all,
     row_order,
     row_renderer,
+    rows_per_epoch,
     style_identity,
     styled,
 )
@@ -145,7 +146,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         has_reference = ctx.runtime.reference_model is not None
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    known = facts(config, accelerator, loaded, train, held_out)
+    known = facts(config, accelerator, task, loaded, train, held_out)
     write_data_facts(handles.run_dir, known["data"])
     handles.write_note(startup_summary(config, known))
     return run_training(ctx, resources, parts)
@@ -202,12 +203,12 @@ def _assemble(
     cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
     scoring.batching.prompt_length_cache_get = cache
     schedule = resolve_schedule(
-        config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
+        config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
     )
     reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
-    sampler = row_order(config, train)
+    sampler = row_order(config, task, train)
     runtime = RuntimeHandles(
         accelerator=accelerator,
         model=model,
@@ -228,7 +229,7 @@ def _assemble(
     rewards = build_rewards(config, task)
     settings = LoopSettings(
         generation=generation,
-        evaluation=evaluation_settings(config.evaluation, held_out.rows),
+        evaluation=evaluation_settings(config.evaluation, list(held_out.rows)),
         optimization=OptimizationSettings(
             schedule, optimizer, config.optimization.zero_signal_step is ZeroSignalStep.skip
         ),
@@ -352,12 +353,17 @@ def _loop_parts(
 
 
 def facts(
-    config: RootConfig, accelerator: Accelerator, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
+    config: RootConfig,
+    accelerator: Accelerator,
+    task: Task,
+    loaded: LoadedModel,
+    train: RenderedRows,
+    held_out: RenderedRows,
 ) -> dict[str, Any]:
     """What only the run knows, for the start-up summary."""
-    data = data_facts(config, loaded, train, held_out)
+    data = data_facts(config, task, loaded, train, held_out)
     return {
-        "train_rows": len(train.rows),
+        "train_rows": rows_per_epoch(task, train),
         "eval_rows": len(held_out.rows),
         "dropped_prompts": num_dropped(data),
         "data": data,

@@ -137,7 +137,7 @@ def _seeds(
                 "different seeds, so that there is nothing to tell apart; choose another tag"
             )
     return SeedEvaluation(
-        rows_by_seed=[rendered.rows for rendered in by_seed],
+        rows_by_seed=[list(rendered.rows) for rendered in by_seed],
         generator=parts.make_generator(
             replace(sampling, num_generations=seeds.samples_per_seed), config.seed, "evaluation/seeds"
         ),

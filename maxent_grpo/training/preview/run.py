@@ -22,7 +22,7 @@ from maxent_grpo.training.loop import RunResult
 from maxent_grpo.training.memory import MemoryEstimate
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import resolve_schedule
-from maxent_grpo.training.prepared_rows import prompt_text, render_all, styled
+from maxent_grpo.training.prepared_rows import prompt_text, render_all, rows_per_epoch, styled
 from maxent_grpo.training.preview.sizes import Answers, Workload, memory_estimate, model_shape, parameter_counts
 from maxent_grpo.training.preview.text import memory_rows, preview_text
 from maxent_grpo.training.resume import find_resume
@@ -72,7 +72,7 @@ def preview(config: RootConfig) -> str:
     )  # fmt: skip
     memory = memory_rows(estimate, available_memory(estimate), parameter_counts(loaded.model))
     return preview_text(
-        startup_summary(config, facts(config, accelerator, loaded, train, held_out)),
+        startup_summary(config, facts(config, accelerator, task, loaded, train, held_out)),
         config, work, shape, memory, 0 if resume is None else resume.step, config.run.dir,
     )  # fmt: skip
 
@@ -94,9 +94,9 @@ def workload(
             config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
         ),
         schedule=resolve_schedule(
-            config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
+            config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
         ),
-        num_train=len(train.rows),
+        num_train=rows_per_epoch(task, train),
         train_lengths=train.lengths,
         eval_lengths=held_out.lengths,
         demonstrations=_answers(config, task, loaded),
