@@ -148,6 +148,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "row weights between groups, rows rendered when drawn: advantage/prompt_scale, data/dropped_prompts": (
         "scoring=dr_grpo_scaled",
         "data.render_ahead=0",
+        "data.prompt_template='{prompt} {modes}'",
+        "generation.max_prompt_len=36",
         "evaluation.enabled=false",
     ),
 }
