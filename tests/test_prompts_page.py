@@ -30,7 +30,7 @@ def test_the_page_shows_what_there_is() -> None:
 
 @pytest.mark.parametrize(("command", "prompt"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_gives_its_prompt(command: str, prompt: str) -> None:
-    program, script, *overrides = shlex.split(command)
+    program, script, *overrides = shlex.split(command.replace("\\\n", " "))
     assert (program, script) == ("python", "train.py")
     config = load_config([*overrides, *FEW])
     loaded = LoadedModel(model=None, tokenizer=build_char_tokenizer())  # pyright: ignore[reportArgumentType]
