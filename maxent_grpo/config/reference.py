@@ -134,7 +134,7 @@ def type_words(kind: Any) -> str:
     node = node_type(kind)
     if node is not None:
         return "{" + ", ".join(f"{name}: {type_words(inner)}" for name, inner in field_types(node).items()) + "}"
-    return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
+    return {bool: "true or false", int: "integer", float: "number", str: "text", Any: "any value"}[kind]
 
 
 def _table(rows: Sequence[Entry]) -> str:
