@@ -40,9 +40,9 @@ class PartTask:
         return getattr(self.task, "mixture", None)
 
     @property
-    def num_broken(self) -> int:
+    def num_skipped(self) -> int:
         """Rows that the task left out because they cannot be used."""
-        return getattr(self.task, "num_broken", 0)
+        return getattr(self.task, "num_skipped", 0)
 
     def grade(self, completion: str, answer: str) -> Grade:
         """The task's grade of the part; 0, with the reason, where the completion does not have exactly one."""

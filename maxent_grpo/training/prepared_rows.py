@@ -146,7 +146,7 @@ def data_facts(
     """What the data come to, as plain values; the content of data.json."""
     data, mixture = config.data, _mixture(task)
     return {
-        "broken": int(getattr(task, "num_broken", 0)),
+        "broken": int(getattr(task, "num_skipped", 0)),
         "mixture": None if mixture is None else list(sizes_left(mixture.sizes, train.places)),
         "train": {
             **measured(train),

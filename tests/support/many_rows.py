@@ -56,7 +56,7 @@ class MadeTask:
     train_rows: Sequence[TaskRow]
     eval_rows: Sequence[TaskRow]
     mixture: Any = None
-    num_broken: int = 0
+    num_skipped: int = 0
     name: str = "made"
     answer_alphabet: str | None = "RGB"
 

@@ -11,7 +11,7 @@ from maxent_grpo.tasks.base import EnumerableTask
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training.types.choices import AnswerPart
 
-TASK = MadeTask([made_row(1)], [made_row(2)], mixture="mixed", num_broken=3)
+TASK = MadeTask([made_row(1)], [made_row(2)], mixture="mixed", num_skipped=3)
 RIGHT = "G"
 
 
@@ -36,7 +36,7 @@ def test_everything_but_the_grader_is_the_tasks() -> None:
     task = graded_by_part(TASK, AnswerPart.tags)
     assert isinstance(task, PartTask)
     assert (task.name, task.train_rows, task.eval_rows) == ("made", TASK.train_rows, TASK.eval_rows)
-    assert (task.mixture, task.num_broken, task.demonstrations(1, 1.0, 0)) == ("mixed", 3, [])
+    assert (task.mixture, task.num_skipped, task.demonstrations(1, 1.0, 0)) == ("mixed", 3, [])
     assert graded_by_part(TASK, AnswerPart.whole) is TASK
 
 

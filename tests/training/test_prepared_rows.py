@@ -119,7 +119,7 @@ def test_lengths_are_described_by_lengths_that_occur() -> None:
 def test_the_summary_says_what_was_left_out_and_why(tmp_path: Path) -> None:
     rows = [made_row(n, question if n < 20 else lambda _: "Two") for n in range(24)]
     held_out = [made_row(n, lambda n: f"{n + 10}" if n else "x" * 20, "held") for n in range(3)]
-    task = MadeTask(rows, held_out, num_broken=4)
+    task = MadeTask(rows, held_out, num_skipped=4)
     config = small(tmp_path)
     prepared = render_all(config, task, LOADED)
     facts = data_facts(config, task, LOADED, *prepared)
