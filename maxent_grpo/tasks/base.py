@@ -41,6 +41,11 @@ class RowMixture(Protocol):
     """
 
     @property
+    def labels(self) -> Sequence[str]:
+        """The sources' names."""
+        ...
+
+    @property
     def sizes(self) -> Sequence[int]:
         """Rows of each source."""
         ...

@@ -26,7 +26,7 @@ def data_rows(facts: Mapping[str, Any]) -> list[Row]:
     train, held_out = facts["train"], facts["held_out"]
     rows: list[Row] = []
     if facts["mixture"] is not None:
-        rows.append(("rows of sources", ", ".join(map(str, facts["mixture"]))))
+        rows += [(f"rows of {label}", str(num)) for label, num in facts["mixture"].items()]
     rows += [("training lengths", _lengths(train)), ("held-out lengths", _lengths(held_out))]
     for label, part in (("training", train), ("held-out", held_out)):
         of = "" if part["sampled"] is None else f" of a sample of {part['sampled']}; others when they are drawn"

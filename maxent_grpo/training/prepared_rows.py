@@ -145,9 +145,10 @@ def data_facts(
 ) -> dict[str, Any]:
     """What the data come to, as plain values; the content of data.json."""
     data, mixture = config.data, _mixture(task)
+    sources = None if mixture is None else zip(mixture.labels, sizes_left(mixture.sizes, train.places), strict=True)
     return {
         "broken": int(getattr(task, "num_skipped", 0)),
-        "mixture": None if mixture is None else list(sizes_left(mixture.sizes, train.places)),
+        "mixture": None if sources is None else dict(sources),
         "train": {
             **measured(train),
             "duplicates": {"found": train.num_duplicates, "dropped": data.dedup is Duplicates.drop},

@@ -39,6 +39,7 @@ class EveryThird:
 
     sizes: tuple[int, ...]
     num_rows: int
+    labels: tuple[str, ...] = ("long", "short")
 
     def order(self, seed: int, epoch: int, *, shuffle: bool = True) -> Sequence[int]:
         assert (seed, shuffle) == (7, True)
@@ -78,7 +79,10 @@ def test_a_mixture_orders_what_is_left_of_its_sources(tmp_path: Path) -> None:
     order = row_order(config, task, train_rows)
     assert (len(order), order.order(1)) == (6, [16 % 11, 13 % 11, 10, 7, 4, 1])
     assert rows_per_epoch(task, train_rows) == 6
-    assert data_facts(config, task, LOADED, train_rows, render_all(config, task, LOADED)[1])["mixture"] == [7, 4]
+    assert data_facts(config, task, LOADED, train_rows, render_all(config, task, LOADED)[1])["mixture"] == {
+        "long": 7,
+        "short": 4,
+    }
 
 
 def test_of_rows_that_are_rendered_when_drawn_a_mixture_knows_who_is_left(tmp_path: Path) -> None:
