@@ -19,6 +19,8 @@ LEVEL = 0.95
 """Coverage that intervals aim at."""
 SEED = 20_260
 """Seed of the resampling: one set of figures always has one interval."""
+ROUNDING = 1e-12
+"""Means this close to zero are zero that was added up in another order."""
 CHUNK = 4_000_000
 """Most picks drawn at once, so that memory does not grow with the number of problems times that of resamples."""
 
@@ -64,64 +66,93 @@ def mcnemar(b: int, c: int) -> float:
     return 1.0 if b == c else 2 * tail / 2 ** (b + c)
 
 
-def bootstrap_mean(values: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """The mean of one figure per problem, and its percentile interval over problems drawn with replacement.
+def bootstrap_means(figures: NDArray[np.float64], *, level: float = LEVEL, seed: int = SEED) -> list[Interval]:
+    """The mean of each figure over problems, and its percentile interval over problems drawn with replacement.
 
-    A single problem says nothing of others, and its interval is NaN.
-    Where all problems have one value the interval has no width, which says that nothing varied, not that nothing would.
+    All figures of one call see the same draws. Where all problems have one value the interval has no width, which says that
+    nothing varied, not that nothing would. A single problem says nothing of others, and its interval is NaN.
+
+    Args:
+        figures: one row a problem, one column a figure [problems, figures].
+        level: coverage that the intervals aim at.
+        seed: seed of the draws.
 
     Raises:
-        ValueError: no values, values that are not finite, or a level outside (0, 1).
+        ValueError: no problems, values that are not finite, or a level outside (0, 1).
     """
-    checked = _checked(values)
-    low, high = _percentiles(checked, _resampled_means(checked, seed), level)
-    return Interval(math.fsum(values) / len(values), low, high)
+    values = _checked(figures)
+    lows, highs = _percentiles(values, _resampled_means(values, seed), level)
+    means = [math.fsum(column) / len(values) for column in values.T.tolist()]
+    # a mean of equal numbers may be rounded past its own interval
+    return [Interval(mean, min(low, mean), max(high, mean)) for mean, low, high in zip(means, lows, highs, strict=True)]
 
 
-def paired_bootstrap(
-    left: Sequence[float], right: Sequence[float], *, level: float = LEVEL, seed: int = SEED
-) -> Difference:
-    """Mean of right minus left over the same problems, in the same order; problems are drawn as pairs.
+def bootstrap_mean(values: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
+    """As ``bootstrap_means``, of one figure."""
+    return bootstrap_means(np.asarray(values, dtype=np.float64)[:, None], level=level, seed=seed)[0]
+
+
+def paired_differences(
+    figures: NDArray[np.float64], others: NDArray[np.float64], *, level: float = LEVEL, seed: int = SEED
+) -> list[Difference]:
+    """Mean of figures minus others over the same problems, in the same order; problems are drawn as pairs.
 
     The p-value is twice the smaller share of resampled differences on either side of zero, each counted with one more
     resample than was drawn, and at most 1: no number of resamples can show a p of 0. Models that never differ have p = 1.
 
     Raises:
-        ValueError: the two are not of one length, or as ``bootstrap_mean``.
+        ValueError: the two are not of one shape, or as ``bootstrap_means``.
     """
-    if len(left) != len(right):
-        raise ValueError(f"{len(left)} and {len(right)} problems are not pairs: compare the same problems")
-    differences = _checked(right) - _checked(left)
+    if np.shape(figures) != np.shape(others):
+        raise ValueError(f"{np.shape(figures)} and {np.shape(others)} figures are not pairs: compare the same problems")
+    differences = _checked(figures) - _checked(others)
     means = _resampled_means(differences, seed)
-    low, high = _percentiles(differences, means, level)
-    share = (1 + min(int((means <= 0).sum()), int((means >= 0).sum()))) / (1 + len(means))
-    return Difference(float(differences.mean()), low, high, math.nan if len(differences) < 2 else min(1.0, 2 * share))
+    lows, highs = _percentiles(differences, means, level)
+    fewer = np.minimum((means <= ROUNDING).sum(axis=0), (means >= -ROUNDING).sum(axis=0))
+    chances = np.minimum(1.0, 2 * (1 + fewer) / (1 + len(means))) if len(differences) > 1 else fewer * math.nan
+    return [
+        Difference(*found)
+        for found in zip(differences.mean(axis=0).tolist(), lows, highs, chances.tolist(), strict=True)
+    ]
 
 
-def _checked(values: Sequence[float]) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
-        raise ValueError("expected one finite figure for each of at least one problem")
+def paired_difference(
+    values: Sequence[float], others: Sequence[float], *, level: float = LEVEL, seed: int = SEED
+) -> Difference:
+    """As ``paired_differences``, of one figure."""
+    pair = (np.asarray(side, dtype=np.float64)[:, None] for side in (values, others))
+    return paired_differences(*pair, level=level, seed=seed)[0]
+
+
+def _checked(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    array = np.asarray(figures, dtype=np.float64)
+    if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
+        raise ValueError("expected finite figures, one row for each of at least one problem")
     return array
 
 
 def _resampled_means(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Means of problems drawn with replacement, as often as NUM_RESAMPLES says."""
+    """Means over problems drawn with replacement, as often as NUM_RESAMPLES says [resamples, figures]."""
     generator = np.random.default_rng(seed)
     size = len(values)
     at_once = max(1, CHUNK // size)
-    means = [
-        values[generator.integers(size, size=(min(at_once, NUM_RESAMPLES - done), size))].mean(axis=1)
-        for done in range(0, NUM_RESAMPLES, at_once)
-    ]
+    means: list[NDArray[np.float64]] = []
+    for done in range(0, NUM_RESAMPLES, at_once):
+        num = min(at_once, NUM_RESAMPLES - done)
+        drawn = generator.integers(size, size=(num, size))
+        drawn += size * np.arange(num)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=num * size).reshape(num, size)
+        means.append(times @ values / size)
     return np.concatenate(means)
 
 
-def _percentiles(values: NDArray[np.float64], means: NDArray[np.float64], level: float) -> tuple[float, float]:
-    """The middle ``level`` of the resampled means of ``values``."""
+def _percentiles(
+    values: NDArray[np.float64], means: NDArray[np.float64], level: float
+) -> tuple[list[float], list[float]]:
+    """Ends of the middle ``level`` of the resampled means of ``values``, for each figure."""
     if not 0 < level < 1:
         raise ValueError(f"level={level} is not between 0 and 1")
     if len(values) < 2:
-        return math.nan, math.nan
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+        return [math.nan] * values.shape[1], [math.nan] * values.shape[1]
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low.tolist(), high.tolist()

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from maxent_grpo.stats.compare import LEVEL, NUM_RESAMPLES, bootstrap_mean, mcnemar, paired_bootstrap
+from maxent_grpo.stats.compare import LEVEL, NUM_RESAMPLES, bootstrap_mean, bootstrap_means, mcnemar, paired_difference
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ def test_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
 def test_interval_without_variation_has_no_width_and_one_problem_has_none() -> None:
     same = bootstrap_mean([0.25] * 9)
     assert (same.low, same.mean, same.high) == (0.25, 0.25, 0.25)
+    tenth = bootstrap_mean([0.1] * 7)
+    assert tenth.low <= tenth.mean <= tenth.high == pytest.approx(0.1)
     alone = bootstrap_mean([1.0])
     assert alone.mean == 1.0
     assert math.isnan(alone.low)
@@ -77,9 +79,16 @@ def test_interval_is_the_same_whatever_is_drawn_at_once(monkeypatch: pytest.Monk
     assert bootstrap_mean(values) == whole
 
 
-@pytest.mark.parametrize("values", [[], [0.0, math.nan], [[1.0], [2.0]]])
+def test_figures_taken_together_have_the_intervals_that_each_has_alone() -> None:
+    values = np.random.default_rng(5).random((40, 3))
+    for column, interval in zip(values.T, bootstrap_means(values), strict=True):
+        alone = bootstrap_mean(column.tolist())
+        assert (interval.low, interval.mean, interval.high) == pytest.approx((alone.low, alone.mean, alone.high))
+
+
+@pytest.mark.parametrize("values", [[], [0.0, math.nan]])
 def test_interval_of_what_is_not_a_figure_a_problem_is_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="one finite figure"):
+    with pytest.raises(ValueError, match="finite figures"):
         bootstrap_mean(values)
 
 
@@ -87,22 +96,22 @@ def test_paired_difference_is_narrower_than_unpaired_ones_and_finds_a_small_gain
     generator = np.random.default_rng(4)
     left = generator.random(200)
     right = left + 0.02 + 0.05 * generator.standard_normal(200)
-    found = paired_bootstrap(left.tolist(), right.tolist())
+    found = paired_difference(right.tolist(), left.tolist())
     assert found.mean == pytest.approx(float((right - left).mean()))
     assert 0 < found.low < found.mean < found.high
     assert found.p <= 0.001
     alone = bootstrap_mean(right.tolist())
     assert found.high - found.low < 0.3 * (alone.high - alone.low)
-    back = paired_bootstrap(right.tolist(), left.tolist())
+    back = paired_difference(left.tolist(), right.tolist())
     assert (back.mean, back.low, back.high) == pytest.approx((-found.mean, -found.high, -found.low), abs=1e-12)
 
 
 def test_paired_difference_of_equal_models_is_nothing() -> None:
-    found = paired_bootstrap([0.1, 0.5, 0.9], [0.1, 0.5, 0.9])
+    found = paired_difference([0.1, 0.5, 0.9], [0.1, 0.5, 0.9])
     assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_paired_p_value_is_never_zero_and_pairs_must_match() -> None:
-    assert paired_bootstrap([0.0] * 20, [1.0] * 20).p == pytest.approx(2 / (NUM_RESAMPLES + 1))
+    assert paired_difference([0.0] * 20, [1.0] * 20).p == pytest.approx(2 / (NUM_RESAMPLES + 1))
     with pytest.raises(ValueError, match="are not pairs"):
-        paired_bootstrap([0.1], [0.1, 0.2])
+        paired_difference([0.1], [0.1, 0.2])
