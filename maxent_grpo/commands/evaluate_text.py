@@ -17,6 +17,8 @@ from maxent_grpo.telemetry.progress import format_duration
 from maxent_grpo.training.evaluation_plan import Subject
 
 SECONDS_BETWEEN_LINES = 5.0
+ONLY_RECORDED = ("exact/within/", "exact/distinct@", "exact/mode_")
+"""Beginnings of figures that evaluation.json holds and the table leaves out."""
 
 
 class AskedProblems:
@@ -72,7 +74,8 @@ def show_result(result: Mapping[str, Any], written: Sequence[Path]) -> None:
     names = list(dict.fromkeys(name for model in models for name in model["figures"]))
     heads = ["", *(str(model["label"]) for model in models)]
     rows = [[name, *(_cell(model["figures"].get(name)) for model in models)] for name in names]
-    extra = list(dict.fromkeys(name for model in models for name in model["others"]))
+    others = dict.fromkeys(name for model in models for name in model["others"])
+    extra = [name for name in others if not name.startswith(ONLY_RECORDED)]
     rows += [[name, *(_plain(model["others"].get(name)) for model in models)] for name in extra]
     title = (
         f"{result['data']}, {result['num_samples']} samples a problem at temperature {sampling['temperature']:g}, "

@@ -84,16 +84,16 @@ def _draw(axes: Axes, measure: str, models: Sequence[Entry]) -> None:
         doublings = np.log2(curve["k"])
         if None not in curve["low"]:
             axes.fill_between(doublings, curve["low"], curve["high"], color=color, alpha=0.16, linewidth=0)
-        axes.plot(doublings, curve["mean"], "-o", color=color, linewidth=2.0, markersize=3.5)
+        axes.plot(doublings, curve["mean"], "-o", color=color, linewidth=2.0, markersize=3.5, clip_on=False)
         last = f"k={curve['k'][-1]}  {curve['mean'][-1]:.3g}" if len(models) == 1 else f"{curve['mean'][-1]:.3g}"
         labels.append((curve["mean"][-1], last, color))
         greedy = model["figures"].get("greedy")
         if greedy is not None and measure in ("pass", "maj"):
             axes.hlines(greedy["mean"], 0, doublings[-1], color=color, linewidth=1.2, linestyle=(0, (4, 3)))
             if len(models) == 1:
-                labels.append((greedy["mean"], f"greedy  {greedy['mean']:.3g}", QUIET))
+                labels.append((greedy["mean"], f"greedy  {greedy['mean']:.3g}", color))
     low, high = axes.get_ylim()
-    axes.set_ylim(max(0.0, low), high if measure == "distinct" else min(1.0, high))
+    axes.set_ylim(max(0.0, low), high if measure == "distinct" else min(1.03, high))
     label_lines(axes, labels)
     axes.xaxis.set_major_formatter(lambda value, _: f"{2**value:g}")
     axes.set_xlabel("k, samples of a problem", fontsize=8.5, color=QUIET, labelpad=4)
