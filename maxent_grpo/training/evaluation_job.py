@@ -180,7 +180,9 @@ def validation_of(
     scoring = scoring_settings(
         config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
     )
-    runtime = _runtime(accelerator, loaded, scoring.batching.prompt_cache_size)
+    cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
+    scoring.batching.prompt_length_cache_get = cache
+    runtime = _runtime(accelerator, loaded, cache)
     scorer = TokenScorer(
         sampled_distribution(runtime, generation), scoring.batching, None, False, scoring.trl_reference_scoring
     )
@@ -192,7 +194,7 @@ def validation_of(
     return build_validation(config.evaluation, parts), rendered
 
 
-def _runtime(accelerator: Accelerator, loaded: LoadedModel, prompt_cache_size: int) -> RuntimeHandles:
+def _runtime(accelerator: Accelerator, loaded: LoadedModel, cache: PromptCache) -> RuntimeHandles:
     def no_reference() -> PreTrainedModel:
         raise AssertionError("an evaluation scores under no reference")
 
@@ -204,5 +206,5 @@ def _runtime(accelerator: Accelerator, loaded: LoadedModel, prompt_cache_size: i
         train_sampler=None,
         device=accelerator.device,
         get_ref_model=no_reference,
-        prompt_cache_get=PromptCache(loaded.tokenizer, prompt_cache_size),
+        prompt_cache_get=cache,
     )
