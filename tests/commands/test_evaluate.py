@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import evaluation_lines, metric_lines, train
+from support.runs import SMALL_COLORING, SMALL_RUN, evaluation_lines, metric_lines, train
 
 from maxent_grpo.commands import evaluate as command
 from maxent_grpo.config.compose import config_directory
@@ -21,7 +21,8 @@ from maxent_grpo.stats.passk import coverage_at_k, pass_at_k
 ROOT = config_directory().parent
 LEARNT = (
     "data.num_eval=7",
-    "optimization.learning_rate=0.05",
+    "model.init_seed=3",
+    "optimization.learning_rate=0.02",
     "optimization.total_training_steps=4",
     "evaluation.every_n_steps=2",
     "evaluation.ks=[1,4]",
@@ -103,8 +104,8 @@ def test_k_decides_how_many_samples_are_drawn_and_more_samples_begin_with_the_sa
 def test_two_models_are_compared_problem_by_problem(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = evaluated(tmp_path / "out", f"run={run}", f"against={run}@start", "k=4", "evaluation.exact=never")
-    (trained, start), (comparison,) = result["models"], result["comparisons"]
+    result = evaluated(tmp_path / "out", f"run={run}@2", f"against={run}", "k=4", "evaluation.exact=never")
+    (better, worse), (comparison,) = result["models"], result["comparisons"]
     lines = evaluation_lines(tmp_path / "out")
     pairs = list(zip(lines[:7], lines[7:], strict=True))
     assert all(left["row_id"] == right["row_id"] for left, right in pairs)
@@ -116,12 +117,12 @@ def test_two_models_are_compared_problem_by_problem(
     assert greedy["p"] == mcnemar(won, lost)
     assert greedy["difference"] == pytest.approx((won - lost) / 7)
     for name, found in comparison["figures"].items():
-        change = trained["figures"][name]["mean"] - start["figures"][name]["mean"]
+        change = better["figures"][name]["mean"] - worse["figures"][name]["mean"]
         assert found["difference"] == pytest.approx(change, abs=1e-12)
         assert found["low"] <= found["difference"] <= found["high"]
     assert (comparison["rows"], comparison["left_out"]) == (7, 0)
     printed = capsys.readouterr().out
-    assert f"step 4 minus start, 7 problems\n{'':<15}" in printed
+    assert f"step 2 minus step 4, 7 problems\n{'':<15}" in printed
     assert f"McNemar, exact: {won} won, {lost} lost" in printed
 
 
@@ -146,6 +147,21 @@ def test_runs_of_a_sweep_stand_in_one_table_and_a_model_alone_is_evaluated_as_it
     (model,) = alone["models"]
     assert (model["source"], model["step"], model["rows"]) == ("model=tiny", None, 1)
     assert model["figures"]["pass@1"]["low"] is None, "one problem has no interval"
+
+
+def test_a_transformers_folder_and_a_checkpoint_are_evaluated_like_the_run_they_come_from(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = run / "checkpoints/step_2/model"
+    as_trained = [text for text in (*SMALL_RUN, *SMALL_COLORING, *LEARNT) if not text.startswith("model.")]
+    model = evaluated(tmp_path / "folder", f"run={folder}", *as_trained)["models"][0]
+    assert (model["label"], model["step"]) == ("model", None)
+    own = recorded(run, 2)
+    assert own.pop("rows") == 7
+    assert means(model) == pytest.approx(own, rel=1e-5, abs=1e-6)
+    checkpoint = evaluated(tmp_path / "checkpoint", f"run={folder.parent}")["models"][0]
+    assert checkpoint["step"] == 2
+    assert means(checkpoint) == pytest.approx(means(model), rel=1e-5, abs=1e-6)
 
 
 def test_the_figure_draws_every_curve_with_its_band_and_greedy(run: Path, tmp_path: Path) -> None:
