@@ -28,7 +28,8 @@ share cut by the length limit, each with a 95% bootstrap interval over problems;
 arguments, written name=value:
   run=RUN          a run directory, a folder of a sweep, a checkpoint, a transformers folder or a hub id; [A,B,C] for several
   against=RUN      compare with this one, problem by problem: McNemar's exact test for greedy, a paired bootstrap else
-  checkpoint=last  weights of a run: last, best, start (as training began) or a step; RUN@best says it for one run
+  checkpoint=last  weights of a run: last, best, start (as training began), final (the model it wrote at its end) or a
+                   step; RUN@best says it for one run alone
   k=[1,8,32]       the k; so many samples are drawn as the largest (default: the run's own evaluation)
   split=eval       or train
   limit=N          only the first N problems

@@ -12,7 +12,9 @@ from maxent_grpo.config.compose import PRESETS, parse_override
 from maxent_grpo.config.declared import all_settings, groups, nearest
 from maxent_grpo.errors import ConfigError
 
-LAST, BEST, START = "last", "best", "start"
+LAST, BEST, START, FINAL = "last", "best", "start", "final"
+WEIGHTS = (LAST, BEST, START, FINAL)
+"""Weights of a run that have a name; others are numbers of steps."""
 KS, NUM_SAMPLES = "evaluation.ks", "evaluation.num_samples"
 
 
@@ -32,7 +34,7 @@ class Request:
     against: list[str] = field(default_factory=list[str])
     """What each of them is compared with, problem by problem."""
     checkpoint: str = LAST
-    """Which weights of a run: `last`, `best`, `start` or the number of a step."""
+    """Which weights of a run: `last`, `best`, `start`, `final` or the number of a step."""
     split: Split = Split.eval
     limit: int | None = None
     """Most problems, from the first on; None asks all [prompts]."""
@@ -77,7 +79,7 @@ def read_request(arguments: Sequence[str]) -> Request:
 def split_checkpoint(source: str, default: str) -> tuple[str, str]:
     """`RUN@best` as run and checkpoint; a name without such an ending has the default one."""
     name, at, ending = source.rpartition("@")
-    if at and (ending in (LAST, BEST, START) or ending.isdigit()):
+    if at and (ending in WEIGHTS or ending.isdigit()):
         return name, ending
     return source, default
 
@@ -166,10 +168,10 @@ def _take_split(request: Request, value: str) -> None:
 
 
 def _take_checkpoint(request: Request, value: str) -> None:
-    if value not in (LAST, BEST, START) and not value.isdigit():
-        guess = next(iter(difflib.get_close_matches(value, [LAST, BEST, START], n=1)), None)
+    if value not in WEIGHTS and not value.isdigit():
+        guess = next(iter(difflib.get_close_matches(value, WEIGHTS, n=1)), None)
         hint = f"; did you mean {guess}?" if guess else ""
-        raise ConfigError(f"checkpoint={value}: is last, best, start or the number of a step{hint}")
+        raise ConfigError(f"checkpoint={value}: is last, best, start, final or the number of a step{hint}")
     request.checkpoint = value
 
 

@@ -107,7 +107,7 @@ def _ask(subject: Subject, task: Task, problems: list[TaskRow], watcher: Watcher
     config, answers = subject.config, Answers(subject)
     ctx, rendered = validation_of(config, subject, task, problems, answers.notes)
     answers.dropped = rendered.num_dropped
-    settings, rows = ctx.evaluation, rendered.rows
+    settings, rows = ctx.evaluation, ctx.evaluation.rows
     ks, exact = curve_ks(settings.num_samples, settings.ks), dict[str, dict[str, float]]()
     watcher.start(subject, len(rows))
     for at in range(0, len(rows), settings.batch_size):
@@ -171,10 +171,12 @@ def validation_of(
     loaded = build_model(config.model)
     render = renderer(config, loaded)
     rendered = render(problems)
-    if subject.checkpoint is None:
-        start_warm(config, task, loaded, handles)
-    else:
+    if subject.final_model is not None:
+        load_model_weights(loaded.model, subject.final_model)
+    elif subject.checkpoint is not None:
         load_model_weights(loaded.model, subject.checkpoint / MODEL_FOLDER)
+    else:
+        start_warm(config, task, loaded, handles)
     loaded.model.to(accelerator.device)
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
     scoring = scoring_settings(
@@ -188,7 +190,7 @@ def validation_of(
     )
     parts = EvaluationParts(
         task, problems, render, partial(local_generator, runtime), scorer,
-        runtime, build_rewards(config, task), generation, evaluation_settings(config.evaluation, rendered.rows),
+        runtime, build_rewards(config, task), generation, evaluation_settings(config.evaluation, list(rendered.rows)),
         scoring, handles,
     )  # fmt: skip
     return build_validation(config.evaluation, parts), rendered

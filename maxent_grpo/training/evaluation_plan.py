@@ -11,19 +11,21 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from maxent_grpo.config.compose import compose_config
-from maxent_grpo.config.evaluated import BEST, LAST, START, Request, Split, split_checkpoint
+from maxent_grpo.config.evaluated import BEST, FINAL, LAST, START, Request, Split, split_checkpoint
 from maxent_grpo.config.load import check
 from maxent_grpo.config.preflight import RUN_MARKS
 from maxent_grpo.config.recorded import apply_overrides, recorded_node
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError, ConfigError
-from maxent_grpo.report.read import CONFIG_FILE, EVALUATION_FILE
+from maxent_grpo.report.read import CONFIG_FILE, EVALUATION_FILE, read_metrics
 from maxent_grpo.training.checkpoint.manifest import MANIFEST, read_manifest, verify
 from maxent_grpo.training.checkpoint.store import CHECKPOINTS, find_checkpoint
 
 DEFAULT_FOLDER = Path("outputs/evaluations")
 MODEL_FILE = "config.json"
 """What makes a folder one of transformers."""
+FINAL_FOLDER = "model"
+"""Where a run leaves its final model."""
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 OF_A_RUN = {
     "checkpoint.resume_from": None,
@@ -51,6 +53,8 @@ class Subject:
     """The checkpoint whose weights it has; None for those that the model starts with."""
     step: int | None
     """Optimiser step of the weights; None for a model that is no run's."""
+    final_model: Path | None = None
+    """The folder of the model that a run wrote when it ended, whose weights it has instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class _Found:
     node: DictConfig
     checkpoint: Path | None = None
     step: int | None = None
+    final_model: Path | None = None
 
 
 def plan_evaluation(request: Request) -> EvaluationPlan:
@@ -106,7 +111,7 @@ def plan_evaluation(request: Request) -> EvaluationPlan:
     configs = [check(each.node) for each in every]
     labels = _labels(every)
     subjects = [
-        Subject(label, each.source, config, each.checkpoint, each.step)
+        Subject(label, each.source, config, each.checkpoint, each.step, each.final_model)
         for label, each, config in zip(labels, every, configs, strict=True)
     ]
     return EvaluationPlan(
@@ -138,6 +143,9 @@ def _find(source: str, request: Request) -> _Found:
     if (path / MANIFEST).is_file() and path.parent.name == CHECKPOINTS:
         return _of_run(path.parent.parent, source, path, request)
     if _is_run(path):
+        final = path / FINAL_FOLDER
+        if ending == FINAL or (ending == LAST and not _has_checkpoint(path) and (final / MODEL_FILE).is_file()):
+            return _of_run(path, source, None, request, final)
         return _of_run(path, source, _checkpoint(path, ending), request)
     if (path / MODEL_FILE).is_file():
         return _of_model(path.resolve().name, source, str(path), request)
@@ -151,14 +159,24 @@ def _find(source: str, request: Request) -> _Found:
     return _of_model(name, source, name, request)
 
 
-def _of_run(run_dir: Path, source: str, checkpoint: Path | None, request: Request) -> _Found:
+def _has_checkpoint(run_dir: Path) -> bool:
+    return any((run_dir / CHECKPOINTS).glob(f"step_*/{MANIFEST}"))
+
+
+def _of_run(
+    run_dir: Path, source: str, checkpoint: Path | None, request: Request, final_model: Path | None = None
+) -> _Found:
+    if final_model is not None and not (final_model / MODEL_FILE).is_file():
+        raise CheckpointError(f"{run_dir} has no final model: {final_model} is not a transformers folder")
     node = recorded_node(run_dir)
     apply_overrides(node, request.overrides)
     step = 0
-    if checkpoint is not None:
+    if final_model is not None:
+        step = max((row["step"] for row in read_metrics(run_dir)), default=0)
+    elif checkpoint is not None:
         verify(checkpoint)
         step = read_manifest(checkpoint).step
-    return _Found(_run_name(run_dir), source, node, checkpoint, step)
+    return _Found(_run_name(run_dir), source, node, checkpoint, step, final_model)
 
 
 def _of_model(name: str, source: str, location: str, request: Request) -> _Found:
@@ -218,7 +236,9 @@ def _labels(found: Sequence[_Found]) -> list[str]:
     names = {each.name for each in found}
     labels: list[str] = []
     for each in found:
-        step = "" if each.step is None else "start" if each.checkpoint is None else f"step {each.step}"
+        step = (
+            "" if each.step is None else "start" if each.checkpoint is each.final_model is None else f"step {each.step}"
+        )
         parts = [each.name if len(names) > 1 or not step else "", step]
         label = ", ".join(part for part in parts if part)
         labels.append(f"{label} ({labels.count(label) + 1})" if label in labels else label)

@@ -33,13 +33,14 @@ def figure_names(rows: Rows, ks: Sequence[int]) -> list[str]:
 def model_result(answers: Answers, ks: Sequence[int], all_ks: Sequence[int]) -> dict[str, Any]:
     """One model's entry of evaluation.json."""
     subject = answers.subject
+    weights = subject.final_model or subject.checkpoint
     names = figure_names(answers.rows, ks)
     curves = [f"{measure}@{k}" for measure in MEASURES for k in all_ks]
     intervals = _intervals(answers.rows, [*names, *curves])
     return {
         "label": subject.label,
         "source": subject.source,
-        "checkpoint": None if subject.checkpoint is None else str(subject.checkpoint),
+        "checkpoint": None if weights is None else str(weights),
         "step": subject.step,
         "rows": len(answers.rows),
         "dropped_rows": answers.dropped,

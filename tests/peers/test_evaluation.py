@@ -30,10 +30,11 @@ def test_each_held_out_prompt_is_asked_exactly_k_times_whatever_the_batch(tmp_pa
     asked: Counter[str] = Counter()
     sampler = validation.generator
 
-    def counted(prompts: list[str], num: int, counts: list[int] | None = None):
+    def counted(prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None):
         assert len(prompts) <= 2
-        asked.update({prompt.row_id: num for prompt in prompts})  # type: ignore[attr-defined]
-        return sampler(prompts, num, counts)
+        assert per_prompt_counts is None
+        asked.update({getattr(prompt, "row_id", prompt): num_samples for prompt in prompts})
+        return sampler(prompts, num_samples)
 
     validation.generator = counted
     assert evaluate(validation, 0)["eval/rows"] == 7

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.runs import SMALL_COLORING, SMALL_RUN, evaluation_lines, metric_lines, train
 
@@ -159,6 +161,13 @@ def test_a_transformers_folder_and_a_checkpoint_are_evaluated_like_the_run_they_
     own = recorded(run, 2)
     assert own.pop("rows") == 7
     assert means(model) == pytest.approx(own, rel=1e-5, abs=1e-6)
+    ended = tmp_path / "ended"
+    shutil.copytree(run, ended, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(run / "checkpoints/step_4/model", ended / "model")
+    for which in ("last", "final"):
+        final = evaluated(tmp_path / which, f"run={ended}", f"checkpoint={which}")["models"][0]
+        assert (final["step"], final["checkpoint"]) == (4, str(ended / "model"))
+        assert {"rows": 7.0, **means(final)} == pytest.approx(recorded(run, 4), rel=1e-12, abs=1e-12)
     checkpoint = evaluated(tmp_path / "checkpoint", f"run={folder.parent}")["models"][0]
     assert checkpoint["step"] == 2
     assert means(checkpoint) == pytest.approx(means(model), rel=1e-5, abs=1e-6)
@@ -169,7 +178,7 @@ def test_the_figure_draws_every_curve_with_its_band_and_greedy(run: Path, tmp_pa
     figure = evaluation_figure(result)
     assert [axes.get_label() for axes in figure.axes] == ["pass", "maj", "coverage"]
     for axes in figure.axes:
-        drawn = {tuple(line.get_ydata()) for line in axes.lines}
+        drawn = {tuple(np.asarray(line.get_ydata()).tolist()) for line in axes.lines}
         assert drawn == {tuple(model["curves"][axes.get_label()]["mean"]) for model in result["models"]}
         kinds = [type(part).__name__ for part in axes.collections]
         assert kinds.count("FillBetweenPolyCollection") == 2
