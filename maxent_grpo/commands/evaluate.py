@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from maxent_grpo.commands.evaluate_text import AskedProblems, show_result
 from maxent_grpo.config.evaluated import read_request
-from maxent_grpo.config.load import warnings
 from maxent_grpo.config.resolve import chosen_options
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 from maxent_grpo.report.atomic import write_atomically
@@ -64,8 +63,6 @@ def main(arguments: list[str]) -> None:
         plan = plan_evaluation(request)
     except MaxentGrpoError as error:
         _fail(error, 2)
-    for sentence in dict.fromkeys(text for subject in plan.subjects for text in warnings(subject.config)):
-        print(f"evaluate: warning: {sentence}", file=sys.stderr)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads
     try:
         _evaluate(plan, arguments)
@@ -82,17 +79,13 @@ def _evaluate(plan: EvaluationPlan, arguments: Sequence[str]) -> None:
     from maxent_grpo.training.evaluation_job import Watcher, curve_ks, perform_evaluation
     from maxent_grpo.training.evaluation_result import comparison_result, model_result
 
-    plan.output.mkdir(parents=True, exist_ok=True)
-    with (
-        (plan.output / EVALUATIONS_FILE).open("w", encoding="utf-8") as file,
-        AskedProblems() as progress,
-    ):
-
-        def write_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-            # a completion may hold half a surrogate pair, which no encoding has; escaped it is plain ASCII
+    def write_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+        # the folder appears with the first answers, so that what fails before them can be asked again
+        plan.output.mkdir(parents=True, exist_ok=True)
+        with (plan.output / EVALUATIONS_FILE).open("a", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(row)}\n" for row in rows)
-            file.flush()
 
+    with AskedProblems() as progress:
         answers = perform_evaluation(plan, Watcher(progress.start, progress.answered, write_rows))
     settings = plan.models[0].config.evaluation
     all_ks = curve_ks(settings.num_samples, settings.ks)

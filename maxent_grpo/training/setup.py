@@ -273,7 +273,7 @@ def _resources(
     )
     lent = EvaluationParts(
         task, task.eval_rows, render, partial(local_generator, ctx.runtime), scorer,
-        ctx.runtime, ctx.reward, generation, ctx.evaluation, scoring, ctx.logging,
+        ctx.runtime, ctx.reward, generation, ctx.evaluation, scoring, ctx.logging, ctx.eval_reward,
     )  # fmt: skip
     return StepResources(
         generator=local_generator(ctx.runtime, generation, config.seed, "train"),

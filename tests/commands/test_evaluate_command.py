@@ -238,6 +238,16 @@ def test_a_run_without_a_best_checkpoint_and_a_damaged_one_are_refused(
     assert "is damaged: model/model.safetensors has" in refused(capsys, f"run={other}/checkpoints/step_1")
 
 
+def test_an_evaluation_that_cannot_be_done_leaves_no_folder(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([f"run={run}", "generation.max_prompt_len=1", f"output={tmp_path / 'out'}"])
+    assert ended.value.code == 1
+    assert "prompts are longer than generation.max_prompt_len=1 tokens" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_wrong_argument_is_said_before_torch_is_loaded() -> None:
     code = (
         "import sys\nfrom maxent_grpo.__main__ import main\n"

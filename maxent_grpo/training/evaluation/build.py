@@ -50,6 +50,8 @@ class EvaluationParts:
     evaluation: EvaluationSettings
     scoring: ScoringSettings
     logging: LoggingHandles
+    eval_reward: RewardSpec | None = None
+    """Grades evaluations; None takes ``reward``."""
 
 
 def build_validation(config: EvaluationConfig, parts: EvaluationParts) -> ValidationContext:
@@ -71,6 +73,7 @@ def build_validation(config: EvaluationConfig, parts: EvaluationParts) -> Valida
         reward=parts.reward,
         generator=parts.make_generator(sampling, config.seed, "evaluation"),
         logging=parts.logging,
+        eval_reward=parts.eval_reward,
         runtime=parts.runtime,
         generation=sampling,
         scoring=parts.scoring,
