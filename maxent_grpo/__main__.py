@@ -8,6 +8,10 @@ from importlib import import_module
 
 COMMANDS = {
     "train": ("maxent_grpo.commands.train", "train a policy; the same as `python train.py`"),
+    "evaluate": (
+        "maxent_grpo.commands.evaluate",
+        "ask a run or a model problems: figures with intervals, or a comparison",
+    ),
     "report": ("maxent_grpo.commands.report", "write report.html and report.png of a run"),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),

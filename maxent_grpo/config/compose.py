@@ -167,7 +167,7 @@ def undeclared(path: str, chosen: dict[str, type]) -> str | None:
 
 def _diagnose(overrides: list[str], folders: list[Path]) -> Composition:
     found = Composition(OmegaConf.create())
-    selected, values, presets = _sort(overrides, found, folders)
+    selected, values, presets = sort_overrides(overrides, found, folders)
     selection = dict(choice.split("=", 1) for preset in presets for choice in preset.choices) | selected
     try:
         found.config = compose(CONFIG_NAME, [f"{group}={name}" for group, name in selection.items()])
@@ -178,7 +178,7 @@ def _diagnose(overrides: list[str], folders: list[Path]) -> Composition:
         for path, value in preset.entries.items():
             _report(found, path, _change(found.config, path, value), f"{preset.label}: ")
     for override in values:
-        _report(found, override.key_or_group, _apply(found.config, override))
+        _report(found, override.key_or_group, apply_override(found.config, override))
     return found
 
 
@@ -188,7 +188,7 @@ def _report(found: Composition, path: str, sentence: str | None, prefix: str = "
         found.unsettled |= {path, nearest(path, chosen_kinds(found.config)) or path}
 
 
-def _sort(
+def sort_overrides(
     overrides: list[str], found: Composition, folders: list[Path]
 ) -> tuple[dict[str, str], list[Override], list[Preset]]:
     """Good choices of options, overrides of values, and chosen presets; what is neither becomes a problem."""
@@ -290,7 +290,7 @@ def flatten(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _apply(config: DictConfig, override: Override) -> str | None:
+def apply_override(config: DictConfig, override: Override) -> str | None:
     """Do to a composed configuration what an override asks for; the sentence if that cannot be done."""
     path = override.key_or_group
     if override.is_delete():

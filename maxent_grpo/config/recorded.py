@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from maxent_grpo.config.compose import chosen_kinds, flatten, undeclared
-from maxent_grpo.config.declared import field_types, node_type, settings
+from maxent_grpo.config.compose import (
+    PRESETS,
+    Composition,
+    apply_override,
+    chosen_kinds,
+    flatten,
+    sort_overrides,
+    undeclared,
+)
+from maxent_grpo.config.declared import field_types, node_type, options, settings
 from maxent_grpo.config.load import check, compose_checked
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.errors import DataError
+from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.read import CONFIG_FILE, read_config, read_options
 
 
@@ -20,8 +28,20 @@ def recorded_config(run_dir: Path, changes: Mapping[str, Any]) -> RootConfig:
     """The settings of a run, with ``changes`` by dotted path, through the gates that a composed configuration passes.
 
     Raises:
-        DataError: the run's config.yaml is missing, names no options, or has settings that are not declared.
+        DataError: as ``recorded_node``.
         ConfigError: the settings with the changes cannot be run here.
+    """
+    config = recorded_node(run_dir)
+    for path, value in changes.items():
+        OmegaConf.update(config, path, value, merge=False)
+    return check(config)
+
+
+def recorded_node(run_dir: Path) -> DictConfig:
+    """The settings of a run, not checked.
+
+    Raises:
+        DataError: the run's config.yaml is missing, names no options, or has settings that are not declared.
     """
     chosen, content = read_options(run_dir), read_config(run_dir)
     if not chosen:
@@ -37,10 +57,30 @@ def recorded_config(run_dir: Path, changes: Mapping[str, Any]) -> RootConfig:
     paths = [each.path for group, node in kinds.items() for each in settings(node, f"{group}.")]
     paths += [name for name, kind in field_types(RootConfig).items() if node_type(kind) is None]
     values = {path: _at(content, path) for path in paths}
-    known = {path: value for path, value in values.items() if value is not _ABSENT}
-    for path, value in (known | dict(changes)).items():
-        OmegaConf.update(config, path, value, merge=False)
-    return check(config)
+    for path, value in values.items():
+        if value is not _ABSENT:
+            OmegaConf.update(config, path, value, merge=False)
+    return config
+
+
+def apply_overrides(config: DictConfig, overrides: list[str]) -> None:
+    """Change settings, such as a run's, in place: first the options that overrides choose, with their defaults, then values.
+
+    Raises:
+        ConfigError: with every override that cannot be applied, or chooses a preset.
+    """
+    presets = [text for text in overrides if text.lstrip("+").startswith(f"{PRESETS}=")]
+    if presets:
+        raise ConfigError(f"{presets[0]}: a run keeps the settings it was made with; name the settings to change")
+    found = Composition(config)
+    selected, values, _ = sort_overrides(overrides, found, [])
+    for group, name in selected.items():
+        config[group] = OmegaConf.structured(options(group)[name])
+    for override in values:
+        sentence = apply_override(config, override)
+        found.problems += [] if sentence is None else [sentence]
+    if found.problems:
+        raise ConfigError(list(dict.fromkeys(found.problems)))
 
 
 _ABSENT = object()

@@ -21,6 +21,8 @@ from maxent_grpo.errors import DataError
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
+EVALUATION_FILE = "evaluation.json"
+EVALUATION_PICTURES = ("evaluation.png", "evaluation.svg")
 RECORD_FILES = (METRICS_FILE, COMPLETIONS_FILE, EVALUATIONS_FILE)
 """The files of a run that grow line by line, each line with its step."""
 CONFIG_FILE = "config.yaml"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -172,8 +173,11 @@ def panel_grid(
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure as PNG, atomically."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white")
+    """Write the figure, atomically, as what the file's name ends in: PNG, or SVG with its text kept as text."""
+    buffer, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "maxent_grpo"}):
+        figure.savefig(
+            buffer, format=kind, facecolor="white", metadata={"Date": None} if kind == "svg" else None
+        )  # without a date equal figures are equal files
     write_atomically(path, lambda file: file.write(buffer.getvalue()))
     return path

@@ -26,6 +26,7 @@ from maxent_grpo.training.credit import (
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_old
 from maxent_grpo.training.sampled_groups import join_batches
+from maxent_grpo.training.samplers import pad_token_id
 from maxent_grpo.training.scoring.batch import (
     RowRange,
     build_score_batch,
@@ -192,7 +193,7 @@ def rollout_tokens(ctx: TrainingLoopContext, batch: GenerationBatch, graded: Gra
         batch.prompts,
         batch.records,
         ctx.scoring.batching,
-        pad_token_id=pad_token_id(ctx),
+        pad_token_id=pad_token_id(ctx.runtime.tokenizer),
         max_prompt_len=ctx.generation.max_prompt_len,
     )
     valid = valid_rows(graded, ctx.scoring.truncation)
@@ -291,10 +292,3 @@ def _reference(
     return score_reference(
         resources.reference_scorer, ctx.runtime.get_ref_model, tokens, mask, pieces, ctx.scoring.weighting
     )
-
-
-def pad_token_id(ctx: TrainingLoopContext) -> int:
-    """The tokenizer's pad token."""
-    pad = ctx.runtime.tokenizer.pad_token_id
-    assert isinstance(pad, int), "setup refuses a tokenizer without a pad token"
-    return pad

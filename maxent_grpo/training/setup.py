@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from accelerate import Accelerator
 from omegaconf import OmegaConf
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -43,8 +42,7 @@ from maxent_grpo.training.control.state import claim_state_file, take_over, writ
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, build_validation
-from maxent_grpo.training.experience import Experience, build_experience, pad_token_id, prompts_per_rollout
-from maxent_grpo.training.generation.local import LocalGenerator
+from maxent_grpo.training.experience import Experience, build_experience, prompts_per_rollout
 from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_training
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
@@ -65,8 +63,9 @@ from maxent_grpo.training.prepared_rows import (
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
+from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
-from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
+from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
 from maxent_grpo.training.settings import (
     entropy_mode,
@@ -78,7 +77,6 @@ from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, Z
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
 from maxent_grpo.training.types.runtime import (
-    GenerationSettings,
     LoopSettings,
     OptimizationSettings,
     RewardSpec,
@@ -130,14 +128,14 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     task = build_task(config.data)
     loaded = build_model(config.model)
     train, held_out = render_all(config, task, loaded)
-    _warm_start(config, task, loaded, handles)
+    start_warm(config, task, loaded, handles)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
-        generator=_generator(ctx, ctx.generation, seed=config.seed, stream=META_STREAM),
+        generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
     )  # fmt: skip
     register_state(ctx, parts)
     if resume is not None:
@@ -171,7 +169,8 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     return accelerator
 
 
-def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
+def start_warm(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
+    """The supervised stage before training, for a model that has one."""
     if not isinstance(config.model, TinyModelConfig) or not config.model.warm_start.enabled:
         return
     settings = config.model.warm_start
@@ -253,64 +252,29 @@ def _resources(
     render: Render,
 ) -> StepResources:
     scoring, generation = ctx.scoring, ctx.generation
-    distribution = _distribution(ctx, generation)
     scorer = TokenScorer(
-        distribution,
+        sampled_distribution(ctx.runtime, generation),
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
         padded=scoring.trl_reference_scoring,
     )
     reference_scorer = replace(
-        scorer, distribution=distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
+        scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
     )
-    lent = EvaluationParts(task, render, partial(_generator, ctx), scorer)
+    lent = EvaluationParts(
+        task, task.eval_rows, render, partial(local_generator, ctx.runtime), scorer,
+        ctx.runtime, ctx.reward, generation, ctx.evaluation, scoring, ctx.logging, ctx.eval_reward,
+    )  # fmt: skip
     return StepResources(
-        generator=_generator(ctx, generation, config.seed, "train"),
-        validation_ctx=build_validation(config.evaluation, ctx, lent) if ctx.evaluation.enabled else None,
+        generator=local_generator(ctx.runtime, generation, config.seed, "train"),
+        validation_ctx=build_validation(config.evaluation, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
             scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
         seed=config.seed,
-    )
-
-
-def _distribution(ctx: TrainingLoopContext, generation: GenerationSettings) -> SampledDistribution:
-    allowed = None
-    if generation.allowed_token_ids is not None:
-        head = cast(nn.Module, ctx.runtime.model.get_output_embeddings())
-        allowed = torch.zeros(cast(torch.Tensor, head.weight).shape[0], dtype=torch.bool, device=ctx.runtime.device)
-        allowed[list(generation.allowed_token_ids) + _end_tokens(ctx)] = True
-    return SampledDistribution(
-        temperature=generation.gen_temperature,
-        allowed=allowed,
-        top_k=generation.gen_top_k,
-        top_p=generation.gen_top_p,
-        min_p=generation.gen_min_p,
-    )
-
-
-def _end_tokens(ctx: TrainingLoopContext) -> list[int]:
-    """Ids that end a completion: the tokenizer's, and those of the model's generation configuration."""
-    declared = ctx.runtime.model.generation_config.eos_token_id if ctx.runtime.model.generation_config else None
-    listed = declared if isinstance(declared, list) else [declared]
-    return sorted({token for token in [*listed, ctx.runtime.tokenizer.eos_token_id] if token is not None})
-
-
-def _generator(ctx: TrainingLoopContext, settings: GenerationSettings, seed: int, stream: str) -> LocalGenerator:
-    lookup = ctx.runtime.prompt_cache_get
-    assert lookup is not None
-    return LocalGenerator(
-        ctx.runtime.model,
-        ctx.runtime.tokenizer,
-        settings,
-        lookup,
-        seed=seed,
-        stream=stream,
-        pad_token_id=pad_token_id(ctx),
-        eos_token_ids=_end_tokens(ctx),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.reading import Use, documented, watched
 from support.runs import metric_lines, train
 
-from maxent_grpo.training import setup
+from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
 
 API = documented()
@@ -68,7 +68,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
         "scoring.clipping.use_clip_objective=true",
         "scoring.batching.share_prompts=false",
     )
-    with watched(API) as seen, patch.object(setup, "LocalGenerator", ShortOnce):
+    with watched(API) as seen, patch.object(samplers, "LocalGenerator", ShortOnce):
         train(folder / "first", "scoring=maxent", *EVERYTHING, "evaluation.enabled=false")
         train(
             folder / "first",

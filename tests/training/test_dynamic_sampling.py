@@ -26,7 +26,7 @@ from maxent_grpo.config.resolve import has_unit_ratio
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.sampler import EpochSampler
-from maxent_grpo.training import setup
+from maxent_grpo.training import samplers
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
 from maxent_grpo.training.credit import grade_rollout
@@ -291,7 +291,7 @@ def test_a_prompt_that_is_never_answered_is_one_that_is_not_kept(tmp_path: Path)
                 for groups in (texts, records)
             ]
 
-    with patch.object(setup, "LocalGenerator", Deaf):
+    with patch.object(samplers, "LocalGenerator", Deaf):
         lines = run(tmp_path / "run", "mixed", {STEPS: 3})
     assert sum(line["generation/dropped_prompts"] for line in lines) > 0
     for line in lines:

@@ -23,7 +23,7 @@ from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, RewardError
 from maxent_grpo.tasks.base import Task
-from maxent_grpo.training import setup
+from maxent_grpo.training import samplers, setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
@@ -104,7 +104,7 @@ class OneAtATime(LocalGenerator):
 def test_retry_rounds_decide_whether_a_slow_sampler_loses_prompts(tmp_path: Path) -> None:
     """Three completions take two retry rounds; 0 allows as many as the group is large."""
     slow = (*QUICK, "generation.num_generations=3", "optimization.total_training_steps=1")
-    with patch.object(setup, "LocalGenerator", OneAtATime):
+    with patch.object(samplers, "LocalGenerator", OneAtATime):
         for rounds, expected in ((0, 2.0), (2, 2.0)):
             train(tmp_path / str(rounds), *slow, f"generation.max_retry_rounds={rounds}")
             [line] = metric_lines(tmp_path / str(rounds))

@@ -13,7 +13,7 @@ from support.runs import metric_lines, only_reward, train
 
 from maxent_grpo.commands.metrics_docs import metrics_file, metrics_reference
 from maxent_grpo.report.read import read_metrics
-from maxent_grpo.training import setup
+from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, metric_entry, metric_group, metric_info
 
@@ -206,7 +206,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
             sampler = Forgetful
         if "controller.mode=first_order" in overrides:
             sampler = LocalGenerator
-        with patch.object(setup, "LocalGenerator", sampler):
+        with patch.object(samplers, "LocalGenerator", sampler):
             train(folder / str(number), *overrides)
             found += read_metrics(folder / str(number))
     return found

@@ -15,12 +15,20 @@ from maxent_grpo.tasks.prompt_writer import prompt_token_ids
 from maxent_grpo.tasks.tokenize import RenderedRows
 from maxent_grpo.training.evaluation.exact import ExactEvaluation
 from maxent_grpo.training.evaluation.seeds import SeedEvaluation
-from maxent_grpo.training.experience import pad_token_id
+from maxent_grpo.training.samplers import pad_token_id
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.settings import evaluation_sampling
 from maxent_grpo.training.types.choices import ExactFigures
+from maxent_grpo.training.types.logging import LoggingHandles
 from maxent_grpo.training.types.rewards import ValidationContext
-from maxent_grpo.training.types.runtime import GenerationFn, GenerationSettings, TrainingLoopContext
+from maxent_grpo.training.types.runtime import (
+    EvaluationSettings,
+    GenerationFn,
+    GenerationSettings,
+    RewardSpec,
+    RuntimeHandles,
+    ScoringSettings,
+)
 
 MakeGenerator = Callable[[GenerationSettings, int, str], GenerationFn]
 """From sampling settings, a seed and the name of a random stream to a sampler of the policy."""
@@ -28,56 +36,68 @@ MakeGenerator = Callable[[GenerationSettings, int, str], GenerationFn]
 
 @dataclass(frozen=True)
 class EvaluationParts:
-    """What the rest of the run lends to its evaluations."""
+    """What is evaluated, and what the rest of the run lends to it."""
 
     task: Task
+    rows: Sequence[TaskRow]
+    """The task's rows among which ``evaluation.rows`` are, before they are rendered."""
     render: Callable[[Sequence[TaskRow]], RenderedRows]
     make_generator: MakeGenerator
     scorer: TokenScorer
+    runtime: RuntimeHandles
+    reward: RewardSpec
+    generation: GenerationSettings
+    """How training samples, from which evaluation departs where it says so."""
+    evaluation: EvaluationSettings
+    scoring: ScoringSettings
+    logging: LoggingHandles
+    eval_reward: RewardSpec | None = None
+    """Grades evaluations; None takes ``reward``."""
 
 
-def build_validation(config: EvaluationConfig, ctx: TrainingLoopContext, parts: EvaluationParts) -> ValidationContext:
+def build_validation(config: EvaluationConfig, parts: EvaluationParts) -> ValidationContext:
     """The evaluation that ``config`` asks for; what it must do without is said in a note.
 
     Raises:
         ConfigError: exact figures or seed tags were asked for and this task, model or tokenizer cannot have them.
     """
-    sampling = evaluation_sampling(config, ctx.generation)
+    sampling = evaluation_sampling(config, parts.generation)
     greedy = None
     if config.greedy:
         settings = replace(sampling, num_generations=1, gen_temperature=0.0)
         greedy = parts.make_generator(settings, config.seed, "evaluation/greedy")
     return ValidationContext(
-        evaluation=ctx.evaluation,
-        accelerator=ctx.runtime.accelerator,
-        model=ctx.runtime.model,
-        tokenizer=ctx.runtime.tokenizer,
-        reward=ctx.reward,
+        evaluation=parts.evaluation,
+        accelerator=parts.runtime.accelerator,
+        model=parts.runtime.model,
+        tokenizer=parts.runtime.tokenizer,
+        reward=parts.reward,
         generator=parts.make_generator(sampling, config.seed, "evaluation"),
-        logging=ctx.logging,
-        eval_reward=ctx.eval_reward,
-        runtime=ctx.runtime,
+        logging=parts.logging,
+        eval_reward=parts.eval_reward,
+        runtime=parts.runtime,
         generation=sampling,
-        scoring=ctx.scoring,
+        scoring=parts.scoring,
         greedy_generator=greedy,
-        exact=_exact(config, ctx, parts.task),
-        seeds=_seeds(config, ctx, parts, sampling) if config.seed_eval.enabled else None,
+        exact=_exact(config, parts),
+        seeds=_seeds(config, parts, sampling) if config.seed_eval.enabled else None,
     )
 
 
-def _exact(config: EvaluationConfig, ctx: TrainingLoopContext, task: Task) -> ExactEvaluation | None:
+def _exact(config: EvaluationConfig, parts: EvaluationParts) -> ExactEvaluation | None:
     if config.exact is ExactFigures.never:
         return None
-    missing = _missing_for_exact(config, ctx, task)
+    task = parts.task
+    missing = _missing_for_exact(config, parts)
     if missing is not None:
         if config.exact is ExactFigures.always:
             raise ConfigError(f"evaluation.exact=always: {missing}; use evaluation.exact=auto to do without")
-        ctx.logging.write_note(f"no exact evaluation: {missing}")
+        parts.logging.write_note(f"no exact evaluation: {missing}")
         return None
     assert isinstance(task, EnumerableTask)
-    tokenizer, weighting = ctx.runtime.tokenizer, ctx.scoring.weighting
-    if weighting.beta > 0 and ctx.runtime.reference_model is None:
-        ctx.logging.write_note(
+    tokenizer, weighting = parts.runtime.tokenizer, parts.scoring.weighting
+    if weighting.beta > 0 and parts.runtime.reference_model is None:
+        parts.logging.write_note(
             f"exact evaluation without the divergence from the optimum: with scoring.weighting.beta={weighting.beta:g} that "
             "optimum depends on the reference, and this run keeps none; scoring.reference_logprobs_source=model keeps it"
         )
@@ -87,24 +107,25 @@ def _exact(config: EvaluationConfig, ctx: TrainingLoopContext, task: Task) -> Ex
         list_answers=task.list_answers,
         token_of={letter: ids[0] for letter, ids in _alphabet_tokens(task, tokenizer).items()},
         eos_token_id=eos,
-        pad_token_id=pad_token_id(ctx),
-        reference_moves=ctx.scoring.reference_sync.every_n_steps > 0,
+        pad_token_id=pad_token_id(parts.runtime.tokenizer),
+        reference_moves=parts.scoring.reference_sync.every_n_steps > 0,
     )
 
 
-def _missing_for_exact(config: EvaluationConfig, ctx: TrainingLoopContext, task: Task) -> str | None:
+def _missing_for_exact(config: EvaluationConfig, parts: EvaluationParts) -> str | None:
     """Why there can be no exact figures; None when there can."""
+    task = parts.task
     if not isinstance(task, EnumerableTask) or task.answer_alphabet is None:
         return f"the answers of {task.name} problems cannot be listed"
-    most = max(task.count_answers(row["answer"]) for row in ctx.evaluation.rows)
+    most = max(task.count_answers(row["answer"]) for row in parts.evaluation.rows)
     if config.exact is ExactFigures.auto and most > MAX_EXACT_ANSWERS:
         return (
             f"a problem has {most} answers, more than the {MAX_EXACT_ANSWERS} that evaluation.exact=auto enumerates "
             "(evaluation.exact=always enumerates any number)"
         )
-    if not isinstance(ctx.runtime.tokenizer.eos_token_id, int):
+    if not isinstance(parts.runtime.tokenizer.eos_token_id, int):
         return "the tokenizer has no end token to close an answer with"
-    split = [letter for letter, ids in _alphabet_tokens(task, ctx.runtime.tokenizer).items() if len(ids) != 1]
+    split = [letter for letter, ids in _alphabet_tokens(task, parts.runtime.tokenizer).items() if len(ids) != 1]
     return f"{split} are not single tokens of this model's tokenizer" if split else None
 
 
@@ -112,13 +133,11 @@ def _alphabet_tokens(task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str
     return {letter: prompt_token_ids(tokenizer, letter) for letter in task.answer_alphabet or ""}
 
 
-def _seeds(
-    config: EvaluationConfig, ctx: TrainingLoopContext, parts: EvaluationParts, sampling: GenerationSettings
-) -> SeedEvaluation:
+def _seeds(config: EvaluationConfig, parts: EvaluationParts, sampling: GenerationSettings) -> SeedEvaluation:
     seeds = config.seed_eval
-    _check_tag_is_readable(seeds, ctx.runtime.tokenizer)
-    held_out = {row["row_id"] for row in ctx.evaluation.rows}
-    rows = [row for row in parts.task.eval_rows if row.row_id in held_out]
+    _check_tag_is_readable(seeds, parts.runtime.tokenizer)
+    held_out = {row["row_id"] for row in parts.evaluation.rows}
+    rows = [row for row in parts.rows if row.row_id in held_out]
     try:
         by_seed = [parts.render([tagged(row, seeds.template, seed) for row in rows]) for seed in range(seeds.num_seeds)]
     except DataError as error:
@@ -127,7 +146,7 @@ def _seeds(
     if too_long:
         raise ConfigError(
             f"evaluation.seed_eval.template={seeds.template}: {too_long} held-out prompts are longer than "
-            f"generation.max_prompt_len={ctx.generation.max_prompt_len} tokens with the tag; raise generation.max_prompt_len, "
+            f"generation.max_prompt_len={parts.generation.max_prompt_len} tokens with the tag; raise generation.max_prompt_len, "
             "or shorten the tag"
         )
     for prompts in zip(*([row["prompt"] for row in rendered.rows] for rendered in by_seed), strict=True):
@@ -150,7 +169,7 @@ def _seeds(
             pooling=seeds.pooling,
             counters=type(parts.scorer.counters)(),
         ),
-        pad_token_id=pad_token_id(ctx),
+        pad_token_id=pad_token_id(parts.runtime.tokenizer),
     )
 
 

@@ -98,39 +98,31 @@ def sample_rows(
     return evaluated
 
 
+def row_figures(row: EvaluatedRow, ks: Sequence[int]) -> dict[str, float]:
+    """What one row's samples say, by name; coverage only where its right answers are known, reward where a sample has one."""
+    samples, modes = len(row.utilities), list(row.mode_counts.values())
+    figures: dict[str, float] = {} if math.isnan(row.mean_reward) else {"mean_reward": row.mean_reward}
+    for k in ks:
+        figures[f"pass@{k}"] = pass_at_k(samples, row.num_right, k)
+        figures[f"maj@{k}"] = majority_at_k(row.keys, row.right_keys, k)
+        figures[f"distinct@{k}"] = distinct_at_k(modes, samples, k)
+        if row.num_modes:
+            figures[f"coverage@{k}"] = coverage_at_k(modes, samples, k, row.num_modes)
+    figures[f"mean@{samples}"] = mean_at_k(samples, row.num_right)
+    return figures
+
+
 def summarise(rows: Sequence[EvaluatedRow], ks: Sequence[int]) -> dict[str, float]:
-    """Means over rows; coverage over the rows whose right answers are known."""
-    figures: dict[str, float] = {"rows": float(len(rows))}
-    rewards = [row.mean_reward for row in rows if not math.isnan(row.mean_reward)]
-    if rewards:
-        figures["mean_reward"] = _mean(rewards)
+    """Means over the rows that have a figure."""
+    each = [row_figures(row, ks) for row in rows]
+    names = dict.fromkeys(name for figures in each for name in figures)
+    summary = {"rows": float(len(rows))}
+    summary |= {name: _mean([figures[name] for figures in each if name in figures]) for name in names}
     abstained = sum(math.isnan(utility) for row in rows for utility in row.utilities)
     if abstained:
-        figures["abstained"] = float(abstained)
-    for k in ks:
-        figures |= {f"{name}@{k}": value for name, value in _figures_at(rows, k).items()}
-    samples = len(rows[0].utilities)
-    figures[f"mean@{samples}"] = _mean([mean_at_k(samples, row.num_right) for row in rows])
+        summary["abstained"] = float(abstained)
     lengths = length_stats([n for row in rows for n in row.lengths], [cut for row in rows for cut in row.truncated])
-    figures["mean_length"], figures["clipped_ratio"] = lengths.mean_length, lengths.clipped_ratio
-    return figures
-
-
-def _figures_at(rows: Sequence[EvaluatedRow], k: int) -> dict[str, float]:
-    counts = [(list(row.mode_counts.values()), len(row.utilities)) for row in rows]
-    figures = {
-        "pass": _mean([pass_at_k(len(row.utilities), row.num_right, k) for row in rows]),
-        "maj": _mean([majority_at_k(row.keys, row.right_keys, k) for row in rows]),
-        "distinct": _mean([distinct_at_k(modes, num, k) for modes, num in counts]),
-    }
-    known = [
-        coverage_at_k(modes, num, k, row.num_modes)
-        for row, (modes, num) in zip(rows, counts, strict=True)
-        if row.num_modes
-    ]
-    if known:
-        figures["coverage"] = _mean(known)
-    return figures
+    return summary | {"mean_length": lengths.mean_length, "clipped_ratio": lengths.clipped_ratio}
 
 
 def _evaluated(graded: GradedRollout, by_id: dict[str, dict[str, Any]], right_threshold: float) -> list[EvaluatedRow]:
