@@ -21,7 +21,7 @@ class RenderedRows:
     """Rows ready for the loop, and how many the length limit dropped or cut."""
 
     rows: list[dict[str, Any]]
-    """``{"row_id", "prompt", "answer", **columns}`` of each kept row, in the order given."""
+    """``{"row_id", "prompt", "conversation", "answer", **columns}`` of each kept row, in the order given."""
     num_dropped: int
     num_truncated: int
 
@@ -61,7 +61,8 @@ def render_rows(
             num_truncated += 1
             text = kept
         prompt = RowPrompt(text, task_row.row_id)
-        rows.append({"row_id": task_row.row_id, "prompt": prompt, "answer": task_row.answer, **task_row.columns})
+        told = {"row_id": task_row.row_id, "prompt": prompt, "conversation": task_row.messages}
+        rows.append({**told, "answer": task_row.answer, **task_row.columns})
     if task_rows and not rows:
         raise DataError(
             f"all {len(task_rows)} prompts are longer than generation.max_prompt_len={max_prompt_len} tokens (the longest has "
