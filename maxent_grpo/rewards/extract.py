@@ -1,0 +1,193 @@
+r"""Which part of a completion is its answer. Pure text in, text out; linear in the length of the completion.
+
+A completion that names several different answers names none: otherwise listing every candidate would be rewarded. Whatever
+stands before the last ``</think>`` is reasoning and never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+MAX_COMPLETION = 2_000_000
+"""Longest completion that is read [characters]."""
+MAX_ANSWER = 1000
+"""Longest part of a completion that is graded [characters]."""
+OPEN_TAG, CLOSE_TAG = "<answer>", "</answer>"
+OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
+HASHES = "####"
+PHRASES = ("answer is", "answer:")
+_BOXES = ("\\boxed", "\\fbox")
+_SPACING = ("\\displaystyle", "\\left", "\\right", "\\,", "\\!", "\\;", "\\:", "\\ ", "~", "$")
+
+
+class AnswerPart(StrEnum):
+    """Which part of a completion a grader sees."""
+
+    WHOLE = "whole"
+    TAGS = "tags"
+    BOXED = "boxed"
+
+
+class Extracted(NamedTuple):
+    """A completion's answer, or the reason why there is none."""
+
+    text: str
+    reason: str
+
+
+def extract(completion: str, part: AnswerPart | str) -> Extracted:
+    r"""The answer in the named part of a completion, without surrounding white space.
+
+    ``whole``: the completion. ``tags``: what ``<answer>...</answer>`` holds. ``boxed``: what ``\boxed{...}`` (or ``\fbox``)
+    holds, braces nested. Tags and boxes count after the last ``</think>`` only; those that say the same count once.
+
+    Reasons: ``too_long`` (refused unread, or an answer beyond ``MAX_ANSWER`` in tags or a box), ``no_answer`` (no closed tags or
+    box, or the reasoning never ends), ``several`` (different answers), ``empty``.
+    """
+    if len(completion) > MAX_COMPLETION:
+        return Extracted("", "too_long")
+    if part == AnswerPart.WHOLE:
+        text = completion.strip()
+        return Extracted(text, "" if text else "empty")
+    said = after_thinking(completion)
+    if said is None:
+        return Extracted("", "no_answer")
+    return _single(tagged(said) if part == AnswerPart.TAGS else boxed(said))
+
+
+def stated_answer(completion: str) -> Extracted:
+    r"""The answer that a completion states, wherever it does: the first of these that occurs decides.
+
+    1. ``<answer>...</answer>``; 2. ``\boxed{...}``, inside the tags or anywhere; 3. the rest of the line after ``####``;
+    4. the rest of the sentence after "the answer is" or "answer:"; 5. all of it. Reasons as ``extract``.
+    """
+    if len(completion) > MAX_COMPLETION:
+        return Extracted("", "too_long")
+    said = after_thinking(completion)
+    if said is None:
+        return Extracted("", "no_answer")
+    if CLOSE_TAG in said:
+        inside = _single(tagged(said))
+        if inside.reason:
+            return inside
+        said = inside.text
+    if any(box in said for box in _BOXES):
+        return _single(boxed(said))
+    for marked in (_after_hashes(said), _after_phrases(said)):
+        if marked:
+            return _single(iter(marked))
+    return _single(iter([said]))
+
+
+def after_thinking(completion: str) -> str | None:
+    """What follows the last ``</think>``; all of it without one; None when ``<think>`` is never closed."""
+    end = completion.rfind(CLOSE_THINK)
+    said = completion[end + len(CLOSE_THINK) :] if end >= 0 else completion
+    return None if OPEN_THINK in said else said
+
+
+def tagged(text: str) -> Iterator[str]:
+    """What each closed pair of answer tags holds; of several opening tags before a closing one the last counts."""
+    position = 0
+    while (end := text.find(CLOSE_TAG, position)) >= 0:
+        start = text.rfind(OPEN_TAG, position, end)
+        if start >= 0:
+            yield text[start + len(OPEN_TAG) : end]
+        position = end + len(CLOSE_TAG)
+
+
+def boxed(text: str) -> Iterator[str]:
+    r"""What each outermost closed box holds; a box inside another belongs to the outer one.
+
+    Escaped braces do not count. A box that is never closed holds nothing, nor does whatever it swallows.
+    """
+    position = 0
+    while True:
+        start, position = _next_box(text, position)
+        if start < 0:
+            return
+        end = _closing_brace(text, position)
+        if end < 0:
+            return
+        yield text[position:end]
+        position = end + 1
+
+
+def _next_box(text: str, position: int) -> tuple[int, int]:
+    """Where the next box command starts and where its content starts; (-1, -1) when there is none."""
+    while True:
+        found = [(place, len(box)) for box in _BOXES if (place := text.find(box, position)) >= 0]
+        if not found:
+            return -1, -1
+        start, length = min(found)
+        position = start + length
+        while position < len(text) and text[position] == " ":
+            position += 1
+        if text.startswith("{", position):
+            return start, position + 1
+
+
+def _closing_brace(text: str, position: int) -> int:
+    """Place of the brace that closes the group whose content starts at ``position``; -1 when it is never closed."""
+    depth, escaped = 1, False
+    for place in range(position, len(text)):
+        character = text[place]
+        if escaped or character == "\\":
+            escaped = not escaped
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if not depth:
+                return place
+    return -1
+
+
+def _after_hashes(text: str) -> list[str]:
+    return [line.partition(HASHES)[2].lstrip("#") for line in text.splitlines() if HASHES in line]
+
+
+def _after_phrases(text: str) -> list[str]:
+    """What follows each marking phrase, up to the end of its sentence."""
+    lowered = text.lower()
+    if len(lowered) != len(text):  # a few letters change their length in lower case
+        return []
+    places: list[int] = []
+    for phrase in PHRASES:
+        place = lowered.find(phrase)
+        while place >= 0:
+            places.append(place + len(phrase))
+            place = lowered.find(phrase, place + len(phrase))
+    return [_sentence(text, place) for place in sorted(places)]
+
+
+def _sentence(text: str, position: int) -> str:
+    """From ``position`` to the end of the line or of the sentence (a full stop before white space or the end)."""
+    end = text.find("\n", position, position + MAX_ANSWER + 2)
+    line = text[position : end if end >= 0 else position + MAX_ANSWER + 2].strip().lstrip(":").strip()
+    stop = line.find(". ")
+    return line[:stop] if stop >= 0 else line
+
+
+def _single(found: Iterator[str]) -> Extracted:
+    """The one answer among those found, if they say the same but for spacing."""
+    last, first = "", None
+    for text in found:
+        if len(text) > MAX_ANSWER and len(text.strip()) > MAX_ANSWER:
+            return Extracted("", "too_long")
+        last = text.strip()
+        if first is None:
+            first = _unspaced(last)
+        elif _unspaced(last) != first:
+            return Extracted("", "several")
+    if first is None:
+        return Extracted("", "no_answer")
+    return Extracted(last, "" if last else "empty")
+
+
+def _unspaced(text: str) -> str:
+    for spacing in _SPACING:
+        text = text.replace(spacing, "")
+    return "".join(text.split()).rstrip(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
