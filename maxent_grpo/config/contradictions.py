@@ -46,7 +46,9 @@ def warnings(config: RootConfig) -> list[str]:
             found.append(
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
-    return found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config) + reward_warnings(config)
+    return (
+        found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config) + reward_warnings(config)
+    )
 
 
 def _tiny_model(config: RootConfig) -> Iterator[str]:

@@ -123,7 +123,12 @@ def _normalization(config: RootConfig) -> Iterator[str]:
     if normalize is not RewardNormalization.term:
         return
     for path, value, plain, why in (
-        ("scoring.shaping.kind", scoring.shaping.kind, Shaping.none, "reshapes the sum of the terms by its sign and size"),
+        (
+            "scoring.shaping.kind",
+            scoring.shaping.kind,
+            Shaping.none,
+            "reshapes the sum of the terms by its sign and size",
+        ),
         ("scoring.shaping.overlong_buffer", scoring.shaping.overlong_buffer, 0, "is added to that sum"),
         ("scoring.policy_entropy_bonus_coef", scoring.policy_entropy_bonus_coef, 0.0, "is added to that sum"),
     ):

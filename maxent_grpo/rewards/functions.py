@@ -137,8 +137,7 @@ def convention_of(function: RewardFunction, style: FunctionStyle) -> Convention:
         style=style,
         accepted=None if takes_all else frozenset(named),
         required=frozenset(name for name, p in named.items() if p.default is p.empty) - noted,
-        is_async=inspect.iscoroutinefunction(function)
-        or inspect.iscoroutinefunction(getattr(type(function), "__call__", None)),
+        is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__),
     )
 
 

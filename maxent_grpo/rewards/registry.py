@@ -125,9 +125,7 @@ def _text_grader(name: str, settings: TermSettings) -> TextGrader:
 
 
 def _one_by_one(grade: Grader) -> Callable[[Sequence[str], Sequence[str]], list[Grade]]:
-    return lambda completions, answers: [
-        grade(text, right) for text, right in zip(completions, answers, strict=True)
-    ]
+    return lambda completions, answers: [grade(text, right) for text, right in zip(completions, answers, strict=True)]
 
 
 def _against_answer(many: Callable[[Sequence[str], Sequence[str]], list[Grade]]) -> RewardFunction:

@@ -163,9 +163,7 @@ class RewardTerm:
         calls = [call for row in range(len(batch)) for call in convention.calls(self.name, batch, row)]
         started = [self._submit(call) for call in calls] if convention.is_async else []
         for number, call in enumerate(calls):
-            self._settle(
-                verdict, convention, batch, call, self._outcome(call, started[number] if started else None)
-            )
+            self._settle(verdict, convention, batch, call, self._outcome(call, started[number] if started else None))
         if not self.abstain_on_error:
             raise RewardError(
                 f"reward term '{self.name}' raised {error!r} on the whole batch, though not on any single completion"

@@ -193,9 +193,7 @@ def assign_credit(
     )
 
 
-def _normalised(
-    utilities: Tensor, valid: Tensor, graded: GradedRollout, reward: RewardSpec | None
-) -> Tensor | None:
+def _normalised(utilities: Tensor, valid: Tensor, graded: GradedRollout, reward: RewardSpec | None) -> Tensor | None:
     """The utilities in units of a deviation, as configured; None where they stay as they are."""
     if reward is None or reward.normalize is RewardNormalization.none:
         return None

@@ -115,9 +115,7 @@ def groups_from_tree(tree: Mapping[str, Any]) -> Groups:
     verdicts = ("modes", "keys", "reasons", "failures", "extra")
     metadata = [
         {**record.to_trl_payload(), "mode": mode, "key": key, "reason": reason, "failures": failures, "extra": extra}
-        for record, mode, key, reason, failures, extra in zip(
-            records, *(tree[name] for name in verdicts), strict=True
-        )
+        for record, mode, key, reason, failures, extra in zip(records, *(tree[name] for name in verdicts), strict=True)
     ]
     graded = GradedRollout(
         pairs=PromptCompletionBatch(

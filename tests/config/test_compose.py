@@ -28,7 +28,11 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-ALONGSIDE = {"countdown": ("generation.max_completion_len=11",), "kl": ("controller.law=additive",)}
+ALONGSIDE = {
+    "countdown": ("generation.max_completion_len=11",),
+    "kl": ("controller.law=additive",),
+    "terms": ("+reward.terms.exact=1",),
+}
 """What an option cannot do without."""
 
 

@@ -10,6 +10,7 @@ from maxent_grpo.config.contradictions import RULES, contradictions, warnings
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules
+from maxent_grpo.config.contradictions_reward import REWARD_RULES
 from maxent_grpo.config.data import DataConfig
 from maxent_grpo.config.load import check, load_config
 from maxent_grpo.errors import ConfigError
@@ -405,36 +406,6 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "evaluation.enabled=true or checkpoint.best_metric=null"
         ],
     ),
-    (
-        {"reward.terms": {"tsk": 1.0}},
-        "grpo",
-        ["reward.terms.tsk: no such term; there are task, format, exact; did you mean task?"],
-    ),
-    (
-        {"reward.terms": {"task": float("nan")}},
-        "grpo",
-        ["reward.terms.task=nan: a weight must be finite"],
-    ),
-    (
-        {"reward.terms": {"task": 0.0}, "reward.on_error": {"format": "stop"}},
-        "grpo",
-        [
-            "reward.terms has no term with a weight other than 0, so every utility would be 0: set reward.terms.task=1",
-            "reward.on_error.format=stop: reward.terms has no format; it has task",
-        ],
-    ),
-    (
-        {
-            "reward.functions": {"task": "json:loads", "mine": "json.loads", "idle": "json:loads"},
-            "reward.terms.mine": 1.0,
-        },
-        "grpo",
-        [
-            "reward.functions.task: task is a built-in term; give your function another name",
-            "reward.functions.mine=json.loads: write it as package.module:function",
-            "reward.functions.idle has no weight, so it would never be called: add +reward.terms.idle=1",
-        ],
-    ),
 ]
 
 
@@ -449,7 +420,7 @@ def test_the_defaults_contradict_nothing(scoring: str) -> None:
 
 
 def test_every_rule_speaks_in_some_case_above() -> None:
-    elsewhere = {*CREDIT_RULES, *CONTROLLER_RULES, meta_rules}  # in files of their own
+    elsewhere = {*CREDIT_RULES, *CONTROLLER_RULES, *REWARD_RULES, meta_rules}  # in files of their own
     silent = {rule.__name__ for rule in RULES if rule not in elsewhere}
     silent -= {"_resume", "_exact", "_advantage_function"}  # have tests of their own: they need files and other data
     for settings, scoring, _ in RULE_SENTENCES:

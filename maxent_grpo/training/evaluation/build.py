@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, EvaluationConfig, SeedEvaluationConfig
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.tasks.base import EnumerableTask, Task, TaskRow
 from maxent_grpo.tasks.tokenize import RenderedRows, prompt_token_ids
 from maxent_grpo.training.evaluation.exact import ExactEvaluation
@@ -61,6 +62,7 @@ def build_validation(config: EvaluationConfig, ctx: TrainingLoopContext, parts: 
         greedy_generator=greedy,
         exact=_exact(config, ctx, parts.task),
         seeds=_seeds(config, ctx, parts, sampling) if config.seed_eval.enabled else None,
+        state=TrainerState(max_steps=ctx.optimization.schedule.total_training_steps),
     )
 
 

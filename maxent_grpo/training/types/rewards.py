@@ -7,9 +7,10 @@ Aligned lists are checked when they are built; rows are dropped only by the help
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.types.choices import FinishReason
 
 if TYPE_CHECKING:
@@ -365,3 +366,5 @@ class ValidationContext:
     """Every answer there is; None leaves exact figures out."""
     seeds: SeedEvaluation | None = None
     """The prompts with seed tags; None leaves them out."""
+    state: TrainerState = field(default_factory=TrainerState)
+    """What reward functions learn of the run's progress; an evaluation belongs to no epoch."""
