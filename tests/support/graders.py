@@ -90,7 +90,7 @@ def slow_on_red(solution_str: str, ground_truth: str) -> float:
     """In verl's style; takes a tenth of a second over completions that start with an R, which are the good ones."""
     assert ground_truth
     if not solution_str.startswith("R"):
-        return 0.0
+        return len(set(solution_str)) / 8
     time.sleep(0.1)
     return 1.0
 
