@@ -176,7 +176,8 @@ def _of_completions(name: str, settings: TermSettings) -> RewardFunction:
     def pattern(completions: Sequence[str]) -> list[Grade]:
         chosen = settings.regex
         compiled = regex.compile(chosen.pattern)
-        options = {"match": chosen.match, "time_limit": chosen.time_limit}
-        return [rules.pattern_grade(compiled, text, **options) for text in completions]
+        return [
+            rules.pattern_grade(compiled, text, match=chosen.match, time_limit=chosen.time_limit) for text in completions
+        ]
 
     return {"length": length, "overlong": overlong, "repetition": repetition, "regex": pattern}[name]
