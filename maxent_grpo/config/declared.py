@@ -160,7 +160,7 @@ def describe(kind: Any) -> str:
     node = node_type(kind)
     if node is not None:
         return "a group of settings, " + ", ".join(field_types(node)) + "; set one of them"
-    return {bool: "true or false", int: "an integer", float: "a number", str: "text"}[kind]
+    return {bool: "true or false", int: "an integer", float: "a number", str: "text", Any: "any value"}[kind]
 
 
 def choices(kind: Any) -> list[str]:

@@ -131,7 +131,7 @@ def type_words(kind: Any) -> str:
         return f"list of {type_words(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(f"`{member.value}`" for member in kind)
-    return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
+    return {bool: "true or false", int: "integer", float: "number", str: "text", Any: "any value"}[kind]
 
 
 def _table(rows: Sequence[Entry]) -> str:

@@ -177,7 +177,8 @@ def _of_completions(name: str, settings: TermSettings) -> RewardFunction:
         chosen = settings.regex
         compiled = regex.compile(chosen.pattern)
         return [
-            rules.pattern_grade(compiled, text, match=chosen.match, time_limit=chosen.time_limit) for text in completions
+            rules.pattern_grade(compiled, text, match=chosen.match, time_limit=chosen.time_limit)
+            for text in completions
         ]
 
     return {"length": length, "overlong": overlong, "repetition": repetition, "regex": pattern}[name]

@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.knobs import KNOBS, Knob, largest_weight_change, same_training, trains
+from support.knob_effects import largest_weight_change, same_training, trains
+from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
 from support.runs import completion_lines, configured, metric_lines, only_reward, train
 
