@@ -92,9 +92,9 @@ def _built_in_terms(config: RootConfig) -> Iterator[str]:
         )
 
 
-def _pattern(pattern: str) -> Iterator[str]:
+def _pattern(pattern: str | None) -> Iterator[str]:
     if not pattern:
-        yield "reward.terms.regex needs a pattern, and reward.regex.pattern is empty: set it, or ~reward.terms.regex"
+        yield "reward.terms.regex needs a pattern, and reward.regex.pattern has none: set it, or ~reward.terms.regex"
         return
     import regex
 

@@ -175,6 +175,7 @@ def _of_completions(name: str, settings: TermSettings) -> RewardFunction:
 
     def pattern(completions: Sequence[str]) -> list[Grade]:
         chosen = settings.regex
+        assert chosen.pattern is not None, "the configuration refuses the term without a pattern"
         compiled = regex.compile(chosen.pattern)
         return [
             rules.pattern_grade(compiled, text, match=chosen.match, time_limit=chosen.time_limit)

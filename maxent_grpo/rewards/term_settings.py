@@ -65,8 +65,8 @@ class NumericSettings:
 class RegexSettings:
     """The term `regex`: 1 where the pattern matches, else 0."""
 
-    pattern: str = ""
-    """Pattern of the `regex` module, which reads those of `re`; the term needs one."""
+    pattern: str | None = None
+    """Pattern of the `regex` module, which reads those of `re`; null is none, and the term needs one."""
     match: RegexMatch = RegexMatch.anywhere
     """`anywhere` in the completion, or the `whole` of it."""
     time_limit: float = 0.1

@@ -47,7 +47,7 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "run is started"
     ],
     ("+reward.terms.regex=1",): [
-        "reward.terms.regex needs a pattern, and reward.regex.pattern is empty: set it, or ~reward.terms.regex"
+        "reward.terms.regex needs a pattern, and reward.regex.pattern has none: set it, or ~reward.terms.regex"
     ],
     ("+reward.terms.regex=1", "reward.regex.pattern='[a'"): [
         "reward.regex.pattern=[a: is no pattern (unterminated character set at position 2); mend it"

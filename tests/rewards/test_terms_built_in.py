@@ -198,5 +198,6 @@ def test_every_built_in_term_can_be_built_and_takes_any_text() -> None:
     assert [term.name for term in terms] == list(BUILT_IN)
     texts = ["", "\x00", "<think>" * 50, "\u2212" * 40, "\\boxed{" * 50, "9" * 400, "\ud800"]
     for term in terms:
-        graded = term([""] * 7, texts, [[1] * n for n in range(7)], {"answer": ["4"] * 7})
+        answer = "B" if term.name == "choice" else "4"
+        graded = term([""] * 7, texts, [[1] * n for n in range(7)], {"answer": [answer] * 7})
         assert None not in graded, term.name
