@@ -31,10 +31,7 @@ def _reward(config: RootConfig) -> Iterator[str]:
         if not math.isfinite(weight):
             yield f"reward.terms.{name}={weight}: a weight must be finite"
     if not any(reward.terms.values()):
-        add = "" if "task" in reward.terms else "+"
-        yield (
-            f"reward.terms has no term with a weight other than 0, so every utility would be 0: set {add}reward.terms.task=1"
-        )
+        yield "reward.terms has no term with a weight other than 0, so every utility would be 0: set reward.terms.task=1"
     listed = f"it has {', '.join(reward.terms) or 'none'}"
     for name, action in reward.on_error.items():
         if name not in reward.terms:
@@ -54,7 +51,7 @@ def _functions(config: RootConfig) -> Iterator[str]:
         if not (FUNCTION_PATH.fullmatch(target) or FILE_PATH.fullmatch(target)):
             yield f"reward.functions.{name}={target}: write it as package.module:function or folder/file.py:function"
         if name not in reward.terms:
-            yield f"reward.functions.{name} has no weight, so it would never be called: add +reward.terms.{name}=1"
+            yield f"reward.functions.{name} has no weight, so it would never be called: add reward.terms.{name}=1"
     for name, style in reward.styles.items():
         if name not in reward.functions:
             yield (
@@ -133,7 +130,7 @@ def _normalization(config: RootConfig) -> Iterator[str]:
         ("scoring.policy_entropy_bonus_coef", scoring.policy_entropy_bonus_coef, 0.0, "is added to that sum"),
     ):
         if value != plain:
-            instead = ", and +reward.terms.overlong=1 for the punishment" if path.endswith("overlong_buffer") else ""
+            instead = ", and reward.terms.overlong=1 for the punishment" if path.endswith("overlong_buffer") else ""
             yield (
                 f"{path}={value} {why}, which reward.normalize=term never takes: use {path}={plain}{instead}, or "
                 "reward.normalize=sum"

@@ -58,4 +58,4 @@ class MathRewardConfig(RewardConfig):
 
 @dataclass(slots=True)
 class TermsRewardConfig(RewardConfig):
-    """No term chosen: list them, as in `+reward.terms.exact=1`."""
+    """No term chosen: list them, as in `reward.terms.exact=1`."""

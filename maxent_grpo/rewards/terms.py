@@ -147,7 +147,7 @@ class RewardTerm:
                     about = f"reward term '{self.name}' on {len(call.rows)} completions"
                 raise RewardError(
                     f"{about} took longer than reward.time_limits.{self.name}={self.time_limit:g} s: raise the limit, or let "
-                    f"the term abstain with +reward.on_error.{self.name}=abstain"
+                    f"the term abstain with reward.on_error.{self.name}=abstain"
                 )
             self._abstain(verdict, call.rows, TIMEOUT)
         elif len(call.rows) > 1:

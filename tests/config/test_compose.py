@@ -30,8 +30,10 @@ def in_new_process(code: str) -> str:
 
 ALONGSIDE = {
     "countdown": ("generation.max_completion_len=11",),
+    "reasoning_gym": ("data.tasks.chain_sum=1", "model.warm_start.enabled=false"),
+    "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
-    "terms": ("+reward.terms.exact=1",),
+    "terms": ("reward.terms.exact=1",),
 }
 """What an option cannot do without."""
 
