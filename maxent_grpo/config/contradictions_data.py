@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from maxent_grpo.config.contradictions_prompts import PROMPT_RULES
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
@@ -110,5 +111,6 @@ DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _countdown,
     _countdown_lengths,
     _reasoning_gym,
+    *PROMPT_RULES,
 )
 """Every rule about the problems."""

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from maxent_grpo.training.types.choices import LongPrompts
+from maxent_grpo.training.types.choices import AnswerPart, Duplicates, LongPrompts, Overlap
+
+
+@dataclass(slots=True)
+class Example:
+    """One answered question that is shown before the row's own."""
+
+    question: str = ""
+    """The question, as a row would ask it."""
+    answer: str = ""
+    """Everything that a good answer says."""
 
 
 @dataclass(slots=True)
@@ -13,7 +23,29 @@ class DataConfig:
     long_prompts: LongPrompts = LongPrompts.drop
     """Prompts longer than generation.max_prompt_len: `drop` them (counted) or `truncate_left`."""
     shuffle: bool = True
-    """Draw a new order of the training rows in every epoch, from the run's seed; false keeps the dataset's order."""
+    """Draw a new order of the training rows in every epoch, from data.order_seed; false keeps the dataset's order."""
+    order_seed: int | None = None
+    """Seed of the order of the training rows; null is the run's seed."""
+    system_prompt: str | None = None
+    """System turn of every conversation that does not begin with one of its own; null adds none."""
+    prompt_template: str | None = None
+    """Text of the question: `{prompt}` stands for the row's question, `{name}` for its column of that name, `{{` for a brace; null is the question itself."""
+    examples: list[Example] = field(default_factory=list[Example])
+    """Answered questions shown before each row's own, as `[{question: ..., answer: ...}]`; their questions pass through data.prompt_template too."""
+    examples_file: str | None = None
+    """Examples from a file of JSON lines with `question`, `answer` and whatever columns data.prompt_template names; they come before data.examples. null is none."""
+    assistant_prefix: str = ""
+    """Text that the assistant's turn begins with, such as "<think>\\n": the end of the prompt, no part of the completion."""
+    chat: bool = True
+    """Write prompts with the model's chat template; false writes plain text behind one start token, where the tokenizer has one."""
+    dedup: Duplicates = Duplicates.drop
+    """Training rows whose prompt, but for case and white space, occurred before: `drop` them or `keep` them (counted)."""
+    overlap: Overlap = Overlap.drop
+    """Training rows whose prompt, but for case and white space, is also held out: `stop` with an error, `drop` them or `allow` them (counted)."""
+    answer_in: AnswerPart = AnswerPart.whole
+    """Part of a completion that the task's grader reads: the `whole`, what stands in its `<answer>` `tags`, or in its `\\boxed{}`."""
+    render_ahead: int = 20000
+    """Most training rows whose prompts are all written before training; of a longer set each is written when it is drawn [rows]."""
 
 
 @dataclass(slots=True)

@@ -62,6 +62,8 @@ RANGES: dict[str, Interval] = {
     "model.warm_start.num_problems": COUNT,
     "model.warm_start.mode_skew": NOT_NEGATIVE,
     "model.warm_start.seed": SEED,
+    "data.order_seed": SEED,
+    "data.render_ahead": COUNT_OR_ZERO,
     "data.num_vertices": Interval(2, 12, open_high=False),
     "data.num_hidden": COUNT,
     "data.edge_probability": Interval(0.0, 1.0, open_high=False),

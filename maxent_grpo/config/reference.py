@@ -15,7 +15,7 @@ from typing import Any, Union, cast, get_args, get_origin
 
 from omegaconf import MISSING
 
-from maxent_grpo.config.declared import Setting, all_settings, field_types, groups, options, settings, shown
+from maxent_grpo.config.declared import Setting, all_settings, field_types, groups, node_type, options, settings, shown
 from maxent_grpo.config.root import RootConfig
 
 HEADER = """\
@@ -118,7 +118,7 @@ def _default(value: Any) -> str:
         return "`{" + ", ".join(f"{name}: {shown(inner)}" for name, inner in items) + "}`"
     if isinstance(value, list):
         return "`[" + ", ".join(map(shown, cast(list[Any], value))) + "]`"
-    return f"`{shown(value)}`"
+    return f"`{shown(value)}`" if value != "" else '`""`'
 
 
 def type_words(kind: Any) -> str:
@@ -131,6 +131,9 @@ def type_words(kind: Any) -> str:
         return f"list of {type_words(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(f"`{member.value}`" for member in kind)
+    node = node_type(kind)
+    if node is not None:
+        return "{" + ", ".join(f"{name}: {type_words(inner)}" for name, inner in field_types(node).items()) + "}"
     return {bool: "true or false", int: "integer", float: "number", str: "text", Any: "any value"}[kind]
 
 

@@ -6,7 +6,7 @@ each other, and their positions restart at P, so every answer is scored as if it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -17,6 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError
+
+WritePrompt = Callable[[list[dict[str, str]]], str]
+"""From a conversation to the text of the prompt."""
 
 
 class WeightedAnswers(Protocol):
@@ -78,9 +81,9 @@ class PackedBatch:
 
 
 def tokenize_demonstration(
-    demonstration: WeightedAnswers, tokenizer: PreTrainedTokenizerBase
+    demonstration: WeightedAnswers, tokenizer: PreTrainedTokenizerBase, write: WritePrompt | None = None
 ) -> TokenizedDemonstration:
-    """Apply the chat template to the question and close each answer with the end token.
+    """Write the question, by default with the chat template, and close each answer with the end token.
 
     Raises:
         DataError: there is no answer, an answer is empty, or the weights do not belong to the answers.
@@ -91,7 +94,11 @@ def tokenize_demonstration(
             f"a demonstration has answers {list(answers)} with weights {list(weights)}; it needs at least one answer, none "
             f"empty, and one weight for each. Correct the task's demonstrations."
         )
-    text = tokenizer.apply_chat_template(demonstration.messages, tokenize=False, add_generation_prompt=True)
+    messages = demonstration.messages
+    if write is None:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    else:
+        text = write(messages)
     end = cast(int, tokenizer.eos_token_id)
     return TokenizedDemonstration(
         prompt=list(tokenizer(str(text), add_special_tokens=False)["input_ids"]),

@@ -29,6 +29,7 @@ from maxent_grpo.models.demonstrations import (
     PackedDemonstration,
     TokenizedDemonstration,
     WeightedAnswers,
+    WritePrompt,
     collate,
     draw_answers,
     pack,
@@ -71,11 +72,13 @@ def warm_start(
     settings: WarmStartConfig,
     *,
     identity: Mapping[str, object],
+    write: WritePrompt | None = None,
 ) -> WarmStartReport:
     """Train ``loaded.model`` in place on ``demonstrations``, or load the result of an earlier training on the same.
 
     The cache key covers the starting weights, the architecture, the tokenizer, every demonstration, the settings, the torch
-    version, ``CODE_VERSION`` and ``identity`` (whatever else the caller holds to matter; must be JSON). Weights of less than
+    version, ``CODE_VERSION`` and ``identity`` (whatever else the caller holds to matter, such as what decides how ``write``
+    writes a question; must be JSON). Weights of less than
     32 bits are trained as float32 and rounded at the end. No random state outside is read or changed, and equal inputs give
     equal bits on one machine with one number of threads.
 
@@ -92,7 +95,7 @@ def warm_start(
     if stored.final_loss is not None:
         seconds = time.perf_counter() - started
         return WarmStartReport(True, seconds, stored.final_loss, settings.steps, 0, path)
-    tokenized = [tokenize_demonstration(demonstration, loaded.tokenizer) for demonstration in demonstrations]
+    tokenized = [tokenize_demonstration(demonstration, loaded.tokenizer, write) for demonstration in demonstrations]
     final_loss = _train(loaded.model, tokenized, settings)
     write_weights(path, loaded.model, final_loss)
     return WarmStartReport(

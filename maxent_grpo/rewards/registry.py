@@ -62,6 +62,8 @@ class TermSettings:
     """Longest completion that is sampled [tokens]."""
     assistant_prefix: str = ""
     """What the prompt has already written of every completion."""
+    answer_in: str = "whole"
+    """Part of a completion that the text graders see, as in ``extract.AnswerPart``."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,12 @@ def _built_in(name: str, grade: Grader, settings: TermSettings) -> RewardFunctio
 
 
 def _text_grader(name: str, settings: TermSettings) -> TextGrader:
-    from maxent_grpo.rewards.graders import GRADERS, numeric_grader
+    from maxent_grpo.rewards.graders import GRADERS, numeric_grader, on_part
 
+    grader = GRADERS[name]
     if name == "numeric":
-        return numeric_grader(absolute=settings.numeric.absolute, relative=settings.numeric.relative)
-    return GRADERS[name]
+        grader = numeric_grader(absolute=settings.numeric.absolute, relative=settings.numeric.relative)
+    return grader if settings.answer_in == "whole" else on_part(grader, settings.answer_in)
 
 
 def _one_by_one(grade: Grader) -> Callable[[Sequence[str], Sequence[str]], list[Grade]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,8 +16,48 @@ class TaskRow:
 
     row_id: str
     messages: list[dict[str, str]]
+    """A conversation of one or more turns, ``{"role": ..., "content": ...}``, that ends with the user's."""
     answer: str
     columns: dict[str, Any]
+
+
+@runtime_checkable
+class IndexedRows(Protocol):
+    """Rows of a data set that need not be in memory, each found by its place and by its id."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> TaskRow: ...
+
+    def place_of(self, row_id: str) -> int:
+        """The place of the row with this id; raises KeyError if there is none."""
+        ...
+
+
+class RowMixture(Protocol):
+    """Training rows from several sources, laid end to end, of which an epoch takes some. A task may have one as ``mixture``.
+
+    It is a dataclass: rows that are left out change its ``sizes``.
+    """
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The sources' names."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Rows of each source."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch."""
+        ...
+
+    def order(self, seed: int, epoch: int, *, shuffle: bool = True) -> Sequence[int]:
+        """The places of an epoch's rows, in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +86,12 @@ class Task(Protocol):
         ...
 
     @property
-    def train_rows(self) -> list[TaskRow]:
-        """Problems to train on."""
+    def train_rows(self) -> Sequence[TaskRow]:
+        """Problems to train on; a long sequence is asked for single rows, and need not hold them (``IndexedRows``)."""
         ...
 
     @property
-    def eval_rows(self) -> list[TaskRow]:
+    def eval_rows(self) -> Sequence[TaskRow]:
         """Held-out problems, disjoint from the training problems and the demonstrations by ``row_id``."""
         ...
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig, ReasoningGymDataConfig
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.tasks.answer_part import graded_by_part
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.coloring import build_coloring
 from maxent_grpo.tasks.countdown import build_countdown
 
 
 def build_task(config: DataConfig) -> Task:
-    """Build the task that ``config``'s type names.
+    """Build the task that ``config``'s type names, its grader seeing the part of completions that the settings name.
 
     Raises:
         ConfigError: no builder knows the type of ``config``.
@@ -24,7 +25,7 @@ def build_task(config: DataConfig) -> Task:
         raise ConfigError(
             f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring or data=countdown."
         )
-    return builder(config)
+    return graded_by_part(builder(config), config.answer_in)
 
 
 def _build_coloring(config: DataConfig) -> Task:

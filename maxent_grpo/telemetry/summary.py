@@ -13,11 +13,12 @@ from maxent_grpo.config.controller import (
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.resolve import batch_plan, chosen_options
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.telemetry.data_summary import data_rows as described_data
 from maxent_grpo.telemetry.inert import inert_settings
 from maxent_grpo.telemetry.method_summary import Row, method_rows
 from maxent_grpo.training.types.choices import KlTarget, MetaMode, TargetSchedule
 
-KNOWN_FACTS = ("train_rows", "eval_rows", "dropped_prompts", "num_processes")
+KNOWN_FACTS = ("train_rows", "eval_rows", "dropped_prompts", "num_processes", "data")
 """Facts with a place of their own; every other one is listed under its own name."""
 
 
@@ -117,7 +118,7 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     Args:
         config: the resolved settings.
         facts: what only the run knows: ``train_rows``, ``eval_rows``, ``dropped_prompts`` and ``num_processes`` as whole
-            numbers; anything else (``device``, ``parameters``, ...) is listed as given.
+            numbers, ``data`` as ``training.prepared_rows.data_facts`` gives it; anything else (``device``, ``parameters``, ...) is listed as given.
     """
     options = chosen_options(config)
     train_rows = _count(facts, "train_rows", 0)
@@ -127,6 +128,9 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
         ("held-out prompts", str(_count(facts, "eval_rows", 0))),
         ("dropped prompts", str(_count(facts, "dropped_prompts", 0))),
     ]
+    data = facts.get("data")
+    if isinstance(data, Mapping):
+        data_rows += described_data(data)
     controller_rows = _controller_rows(config)
     lines = [
         *section(f"method: {options['scoring']}", method_rows(config)),

@@ -40,9 +40,9 @@ from maxent_grpo.training.types.rewards import (
 )
 from maxent_grpo.training.types.runtime import RewardSpec, ScoringSettings
 
-CONVERSATION = "conversation"
+MESSAGES = "prompt_messages"
 """Field of a rendered row with its prompt as messages."""
-NOT_COLUMNS = ("prompt", CONVERSATION)
+NOT_COLUMNS = ("prompt", MESSAGES)
 """Fields of a rendered row that reward functions get under another name."""
 
 
@@ -288,7 +288,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _conversations(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
     """Every row's prompt as messages; None unless all carry them."""
-    found = [row.get(CONVERSATION) for row in rows]
+    found = [row.get(MESSAGES) for row in rows]
     return None if any(messages is None for messages in found) else found
 
 

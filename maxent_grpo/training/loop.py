@@ -71,6 +71,8 @@ class LoopParts:
     clock: PhaseClock = field(default_factory=PhaseClock)
     until: int | None = None
     """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
+    renders_when_drawn: bool = False
+    """Whether a training row is rendered, and perhaps dropped, only when it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ def _measure(
     if experience.drawing is not None and experience.policy_version == sampled_from:
         metrics |= drawing_metrics(experience.drawing)
     metrics["data/input_tokens_seen"] = parts.state.num_input_tokens_seen
+    if parts.renders_when_drawn:
+        metrics["data/dropped_prompts"] = parts.position.num_dropped
     for name in ("reward/mean", "completion/clipped_ratio"):
         if name in metrics:
             add_running(parts.state, name, metrics[name])

@@ -292,6 +292,11 @@ METRICS: dict[str, MetricInfo] = {
     "data/step_in_epoch": MetricInfo(
         "optimiser steps' worth of this epoch's prompts drawn before this rollout", "steps"
     ),
+    "data/dropped_prompts": MetricInfo(
+        "training prompts passed over so far because they are too long",
+        "prompts",
+        "there are more training rows than data.render_ahead",
+    ),
     "data/input_tokens_seen": MetricInfo("prompt and completion tokens fed to training so far", "tokens"),
     "eval/rows": MetricInfo("held-out rows that were evaluated", "rows"),
     "eval/pass@*": MetricInfo("held-out: probability that at least one of k samples is right, unbiased"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -22,15 +22,15 @@ from maxent_grpo.config.resolve import chosen_options, reference_source
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
-from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
-from maxent_grpo.tasks.base import Task, TaskRow
+from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
-from maxent_grpo.tasks.sampler import EpochSampler
-from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows, render_rows
+from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
+from maxent_grpo.telemetry.data_summary import write_data_facts
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
@@ -51,6 +51,18 @@ from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
+from maxent_grpo.training.prepared_rows import (
+    Render,
+    data_facts,
+    num_dropped,
+    prompt_text,
+    render_all,
+    row_order,
+    row_renderer,
+    rows_per_epoch,
+    style_identity,
+    styled,
+)
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -125,7 +137,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
     install_meta(
-        config.controller, ctx, resources, parts.controller, rows=train.rows, seed=config.seed,
+        config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=_generator(ctx, ctx.generation, seed=config.seed, stream=META_STREAM),
     )  # fmt: skip
     register_state(ctx, parts)
@@ -135,7 +147,9 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         has_reference = ctx.runtime.reference_model is not None
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    handles.write_note(startup_summary(config, facts(config, accelerator, loaded, train, held_out)))
+    known = facts(config, accelerator, task, loaded, train, held_out)
+    write_data_facts(handles.run_dir, known["data"])
+    handles.write_note(startup_summary(config, known))
     return run_training(ctx, resources, parts)
 
 
@@ -158,37 +172,15 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     return accelerator
 
 
-def render_all(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[RenderedRows, RenderedRows]:
-    """The training and the held-out rows with their prompts rendered.
-
-    Raises:
-        DataError: too few are left to train on.
-    """
-    render = _renderer(config, loaded)
-    train, held_out = render(task.train_rows), render(task.eval_rows)
-    if len(train.rows) < config.optimization.prompts_per_step:
-        raise DataError(
-            f"{len(train.rows)} training prompts are fewer than one optimiser step's "
-            f"optimization.prompts_per_step={config.optimization.prompts_per_step}: use more data or smaller steps"
-        )
-    return train, held_out
-
-
-def _renderer(config: RootConfig, loaded: LoadedModel) -> Callable[[Sequence[TaskRow]], RenderedRows]:
-    return partial(
-        render_rows,
-        tokenizer=loaded.tokenizer,
-        max_prompt_len=config.generation.max_prompt_len,
-        long_prompts=config.data.long_prompts,
-    )
-
-
 def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
     if not isinstance(config.model, TinyModelConfig) or not config.model.warm_start.enabled:
         return
     settings = config.model.warm_start
-    demonstrations = task.demonstrations(settings.num_problems, settings.mode_skew, settings.seed)
-    report = warm_start(loaded, demonstrations, settings, identity={"task": task.name})
+    demonstrations = styled(config, task.demonstrations(settings.num_problems, settings.mode_skew, settings.seed))
+    report = warm_start(
+        loaded, demonstrations, settings,
+        identity={"task": task.name, **style_identity(config)}, write=prompt_text(config, loaded.tokenizer),
+    )  # fmt: skip
     made = "read from the cache" if report.cached else f"trained in {report.seconds:.0f} s"
     handles.write_note(
         f"warm start: {report.num_steps} supervised steps, last loss {report.final_loss:.2f} nats per answer, {made}"
@@ -212,12 +204,12 @@ def _assemble(
     cache = PromptCache(loaded.tokenizer, scoring.batching.prompt_cache_size)
     scoring.batching.prompt_length_cache_get = cache
     schedule = resolve_schedule(
-        config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
+        config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
     )
     reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
-    sampler = EpochSampler(len(train.rows), seed=config.seed, shuffle=config.data.shuffle)
+    sampler = row_order(config, task, train)
     runtime = RuntimeHandles(
         accelerator=accelerator,
         model=model,
@@ -238,7 +230,7 @@ def _assemble(
     rewards = build_rewards(config, task)
     settings = LoopSettings(
         generation=generation,
-        evaluation=evaluation_settings(config.evaluation, held_out.rows),
+        evaluation=evaluation_settings(config.evaluation, list(held_out.rows)),
         optimization=OptimizationSettings(
             schedule, optimizer, config.optimization.zero_signal_step is ZeroSignalStep.skip
         ),
@@ -252,14 +244,14 @@ def _assemble(
         logging=handles,
         training_args=config_tree(config),
     )
-    return ctx, _resources(config, ctx, task, _renderer(config, loaded))
+    return ctx, _resources(config, ctx, task, row_renderer(config, loaded))
 
 
 def _resources(
     config: RootConfig,
     ctx: TrainingLoopContext,
     task: Task,
-    render: Callable[[Sequence[TaskRow]], RenderedRows],
+    render: Render,
 ) -> StepResources:
     scoring, generation = ctx.scoring, ctx.generation
     distribution = _distribution(ctx, generation)
@@ -331,6 +323,8 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
     settings = TermSettings(
         reward.format, reward.numeric, reward.regex, reward.length, reward.overlong, reward.repetition,
         max_completion_len=config.generation.max_completion_len,
+        assistant_prefix=config.data.assistant_prefix,
+        answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
     return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by)
@@ -360,20 +354,28 @@ def _loop_parts(
             every_n_steps=saving.every_n_steps,
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),
-        rows={row["row_id"]: row for row in train.rows},
+        rows=train.by_id(),
+        renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,
     )
 
 
 def facts(
-    config: RootConfig, accelerator: Accelerator, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
-) -> dict[str, object]:
+    config: RootConfig,
+    accelerator: Accelerator,
+    task: Task,
+    loaded: LoadedModel,
+    train: RenderedRows,
+    held_out: RenderedRows,
+) -> dict[str, Any]:
     """What only the run knows, for the start-up summary."""
+    data = data_facts(config, task, loaded, train, held_out)
     return {
-        "train_rows": len(train.rows),
+        "train_rows": rows_per_epoch(task, train),
         "eval_rows": len(held_out.rows),
-        "dropped_prompts": train.num_dropped + held_out.num_dropped,
+        "dropped_prompts": num_dropped(data),
+        "data": data,
         "num_processes": accelerator.num_processes,
         "device": str(accelerator.device),
         "truncated_prompts": train.num_truncated + held_out.num_truncated,

@@ -120,6 +120,15 @@ def test_terms_against_the_answer_name_the_mode() -> None:
     assert rewards("choice", ["B", "(B)", "C"], ["B", "B", "B"]) == [1.0, 1.0, 0.0]
 
 
+def test_terms_against_the_answer_see_the_part_that_holds_it() -> None:
+    texts = ["<think>5</think><answer>4</answer>", "4", "<answer>4</answer><answer>5</answer>"]
+    for name in ("exact", "numeric", "math"):
+        found = grades(name, texts, answer_in="tags")
+        assert [(grade.reward, grade.reason) for grade in found if grade] == [
+            (1.0, ""), (0.0, "no_answer"), (0.0, "several"),
+        ], name  # fmt: skip
+
+
 def test_a_number_may_be_off_by_the_wider_tolerance() -> None:
     texts, answers = ["100", "101", "102", "106"], ["100"] * 4
     for absolute, relative, expected in (

@@ -24,6 +24,7 @@ from support.knob_effects import (
 )
 from support.runs import only_reward
 
+from maxent_grpo.config.data import Example
 from maxent_grpo.rewards.term_settings import FunctionStyle
 
 
@@ -202,8 +203,21 @@ OPTIMIZATION = (
     Knob("optimization.weight_decay", 0.1, trains),
 )
 
+BY_MODES = ("data.prompt_template='Any of {num_modes}'", "data.overlap=allow", "optimization.prompts_per_step=2")
+"""Questions that say nothing but how many answers are right, so that many are the same."""
+
 DATA = (
     Knob("data.shuffle", False, trains),
+    Knob("data.order_seed", 1, trains),
+    Knob("data.system_prompt", "Colour it.", trains),
+    Knob("data.prompt_template", "Colour {prompt}", trains),
+    Knob("data.examples", [Example("RG.", "B")], trains),
+    Knob("data.assistant_prefix", "R", trains),
+    Knob("data.chat", False, trains),
+    Knob("data.dedup", "keep", trains, BY_MODES),
+    Knob("data.overlap", "drop", trains, (*BY_MODES, "data.dedup=keep", "data.num_eval=1")),
+    Knob("data.answer_in", "tags", trains),
+    Knob("data.render_ahead", 0, measures("data/dropped_prompts")),
     Knob("data.num_vertices", 4, trains),
     Knob("data.num_hidden", 2, trains, WIDE),
     Knob("data.edge_probability", 0.2, trains),

@@ -60,7 +60,7 @@ def _special_ids() -> dict[str, int]:
 
 def tiny_llama(dtype: torch.dtype = torch.float64, *, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """A Llama of two layers with heads of 32; ``changes`` go to its configuration."""
-    config = LlamaConfig(vocab_size=len(tiny_tokenizer()), **(_SHAPE | _special_ids() | changes))
+    config = LlamaConfig(**({"vocab_size": len(tiny_tokenizer())} | _SHAPE | _special_ids() | changes))
     return _seeded(lambda: LlamaForCausalLM(config), dtype, seed)
 
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -128,9 +129,8 @@ def test_problems_are_the_same_in_every_process_whatever_the_hash_seed(task: Tas
         "import hashlib, json; from maxent_grpo.config.data import CountdownDataConfig; "
         "from maxent_grpo.tasks.base import Task; from maxent_grpo.tasks.build import build_task"
     )
-    code = f"{imports}\n{inspect.getsource(fingerprint)}\nprint(fingerprint(build_task({SMALL!r})))".replace(
-        repr(SMALL.long_prompts), repr(str(SMALL.long_prompts))
-    )
+    config = re.sub(r"<\w+\.\w+: ('\w+')>", r"\1", repr(SMALL))  # choices by their values
+    code = f"{imports}\n{inspect.getsource(fingerprint)}\nprint(fingerprint(build_task({config})))"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "generation.penalty.gen_best_of": "test_best_of_is_refused_by_a_sampler_that_does_not_offer_it",
     "generation.max_retry_rounds": "test_retry_rounds_decide_whether_a_slow_sampler_loses_prompts",
     "data.long_prompts": "test_long_prompts_are_dropped_or_cut",
+    "data.examples_file": "test_examples_of_a_file_are_shown_before_the_question",
     "model.warm_start.cache_dir": "test_a_warm_start_is_kept_in_its_folder_and_read_from_it",
     "logging.console": "test_the_console_speaks_or_is_silent",
     "checkpoint.resume_from": "test_resuming_takes_over_the_steps_already_made",
@@ -146,6 +147,14 @@ def test_long_prompts_are_dropped_or_cut(tmp_path: Path) -> None:
     assert all(prompt.startswith("ase. ") and prompt.endswith("<|assistant|>") for prompt in cut)
 
 
+def test_examples_of_a_file_are_shown_before_the_question(tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    path.write_text('{"question": "RG.", "answer": "B"}\n')
+    train(tmp_path / "run", *QUICK, f"data.examples_file={path}", "optimization.total_training_steps=1")
+    prompts = {line["prompt"] for line in completion_lines(tmp_path / "run")}
+    assert {prompt.startswith("<bos><|user|>RG.<|assistant|>B<eos><|user|>") for prompt in prompts} == {True}
+
+
 def test_a_warm_start_is_kept_in_its_folder_and_read_from_it(tmp_path: Path) -> None:
     warm = ("model.warm_start.enabled=true", "model.warm_start.steps=2", "model.warm_start.num_problems=8")
     for name, cached in (("first", "trained in"), ("second", "read from the cache")):
@@ -225,7 +234,7 @@ def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str
     seen = observe(configured(tmp_path / "of" / "mine", *QUICK))
     assert seen.files == {
         *("config.yaml", "overrides.json", "metrics.jsonl", "completions.jsonl", "controller_state.json", "run.log"),
-        "versions.json",
+        *("versions.json", "data.json"),
         *("checkpoints", "checkpoints/latest", "checkpoints/step_2"),
     }
     assert [path.name for path in tmp_path.iterdir()] == ["of"]

@@ -155,8 +155,11 @@ RUNS: dict[str, tuple[str, ...]] = {
         "scoring=xdr",
         "evaluation.enabled=false",
     ),
-    "row weights between groups: advantage/prompt_scale": (
+    "row weights between groups, rows rendered when drawn: advantage/prompt_scale, data/dropped_prompts": (
         "scoring=dr_grpo_scaled",
+        "data.render_ahead=0",
+        "data.prompt_template='{prompt} {modes}'",
+        "generation.max_prompt_len=36",
         "evaluation.enabled=false",
     ),
 }

@@ -23,6 +23,7 @@ from support.runs import (
     train,
     weights_of,
 )
+from support.same_run import assert_same_run
 
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.training.setup import run_from_config
@@ -152,19 +153,6 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
         return run_dir
 
     return run
-
-
-def assert_same_run(left: Path, right: Path) -> None:
-    """Weights, every registered state and both records are equal."""
-    here, there = checkpoint_of(left), checkpoint_of(right)
-    assert here.name == there.name
-    assert_identical(weights_of(here), weights_of(there), "weights")
-    ours, theirs = state_of(here), state_of(there)
-    assert ours.states.keys() == theirs.states.keys()
-    for name in ours.states:
-        assert_identical(ours.states[name], theirs.states[name], name)
-    assert metric_lines(left) == metric_lines(right)
-    assert completion_lines(left) == completion_lines(right)
 
 
 @pytest.mark.parametrize(("scenario", "step"), STOPS)

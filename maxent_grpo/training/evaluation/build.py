@@ -12,7 +12,8 @@ from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, Evaluati
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.tasks.base import EnumerableTask, Task, TaskRow
-from maxent_grpo.tasks.tokenize import RenderedRows, prompt_token_ids
+from maxent_grpo.tasks.prompt_writer import prompt_token_ids
+from maxent_grpo.tasks.tokenize import RenderedRows
 from maxent_grpo.training.evaluation.exact import ExactEvaluation
 from maxent_grpo.training.evaluation.seeds import SeedEvaluation
 from maxent_grpo.training.experience import pad_token_id
@@ -138,7 +139,7 @@ def _seeds(
                 "different seeds, so that there is nothing to tell apart; choose another tag"
             )
     return SeedEvaluation(
-        rows_by_seed=[rendered.rows for rendered in by_seed],
+        rows_by_seed=[list(rendered.rows) for rendered in by_seed],
         generator=parts.make_generator(
             replace(sampling, num_generations=seeds.samples_per_seed), config.seed, "evaluation/seeds"
         ),

@@ -15,18 +15,19 @@ from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.demonstrations import tokenize_demonstration
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
-from maxent_grpo.tasks.tokenize import RenderedRows, prompt_token_ids
+from maxent_grpo.tasks.tokenize import RenderedRows
 from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.training.control.state import read_state
 from maxent_grpo.training.loop import RunResult
 from maxent_grpo.training.memory import MemoryEstimate
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import resolve_schedule
+from maxent_grpo.training.prepared_rows import prompt_text, render_all, rows_per_epoch, styled
 from maxent_grpo.training.preview.sizes import Answers, Workload, memory_estimate, model_shape, parameter_counts
 from maxent_grpo.training.preview.text import memory_rows, preview_text
 from maxent_grpo.training.resume import find_resume
 from maxent_grpo.training.settings import generation_settings, scoring_settings
-from maxent_grpo.training.setup import build_rewards, facts, make_accelerator, render_all, run_from_config
+from maxent_grpo.training.setup import build_rewards, facts, make_accelerator, run_from_config
 
 LOOKED_AT = 64
 """Demonstrations whose lengths stand for all."""
@@ -71,7 +72,7 @@ def preview(config: RootConfig) -> str:
     )  # fmt: skip
     memory = memory_rows(estimate, available_memory(estimate), parameter_counts(loaded.model))
     return preview_text(
-        startup_summary(config, facts(config, accelerator, loaded, train, held_out)),
+        startup_summary(config, facts(config, accelerator, task, loaded, train, held_out)),
         config, work, shape, memory, 0 if resume is None else resume.step, config.run.dir,
     )  # fmt: skip
 
@@ -93,10 +94,11 @@ def workload(
             config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
         ),
         schedule=resolve_schedule(
-            config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
+            config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
         ),
-        train_lengths=_lengths(loaded, train),
-        eval_lengths=_lengths(loaded, held_out),
+        num_train=rows_per_epoch(task, train),
+        train_lengths=train.lengths,
+        eval_lengths=held_out.lengths,
         demonstrations=_answers(config, task, loaded),
     )
 
@@ -118,17 +120,14 @@ def available_memory(estimate: MemoryEstimate) -> int:
     return psutil.virtual_memory().available + psutil.Process().memory_info().rss
 
 
-def _lengths(loaded: LoadedModel, rows: RenderedRows) -> list[int]:
-    return [len(prompt_token_ids(loaded.tokenizer, row["prompt"])) for row in rows.rows]
-
-
 def _answers(config: RootConfig, task: Task, loaded: LoadedModel) -> Answers | None:
     """How many answers of what length stand behind one prompt in the supervised stage."""
     settings = getattr(config.model, "warm_start", None)
     if settings is None or not settings.enabled:
         return None
     shown = task.demonstrations(min(settings.num_problems, LOOKED_AT), settings.mode_skew, settings.seed)
-    tokenized = [tokenize_demonstration(demonstration, loaded.tokenizer) for demonstration in shown]
+    write = prompt_text(config, loaded.tokenizer)
+    tokenized = [tokenize_demonstration(item, loaded.tokenizer, write) for item in styled(config, shown)]
     most = max(len(item.answers) for item in tokenized)
     drawn = min(settings.answers_per_problem, most) if settings.answers_per_problem else most
     return Answers(drawn, max(len(answer) for item in tokenized for answer in item.answers))

@@ -42,11 +42,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is run: the settled settings, and the lengths of the prompts [tokens]."""
+    """What is run: the settled settings, and the lengths of the prompts, or of a sample of them [tokens]."""
 
     generation: GenerationSettings
     scoring: ScoringSettings
     schedule: OptimizationSchedule
+    num_train: int
+    """Training prompts."""
     train_lengths: Sequence[int]
     eval_lengths: Sequence[int]
     demonstrations: Answers | None
@@ -165,7 +167,7 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
         size = _rows_within(batching.max_tokens, group, longest, completion, rows)
     else:
         size = min(batching.score_slice or rows, rows)
-    num_slices = math.ceil(rows / size) * batch_plan(config, len(work.train_lengths)).loader_batches_per_step
+    num_slices = math.ceil(rows / size) * batch_plan(config, work.num_train).loader_batches_per_step
     chunk = min(batching.logprob_chunk_size or size, size)
     sizes = [chunk] * (size // chunk) + ([size % chunk] if size % chunk else [])
     shared = batching.share_prompts and not config.scoring.trl_reference_scoring

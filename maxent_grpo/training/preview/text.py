@@ -32,7 +32,7 @@ def count_text(count: float) -> str:
 
 def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[Row]:
     """Prompt lengths as they are, and tokens at most, with every completion at its length limit."""
-    plan = batch_plan(config, len(work.train_lengths))
+    plan = batch_plan(config, work.num_train)
     group, limit = plan.group_size, work.generation.max_completion_len
     rows = [("training prompts", _lengths(work.train_lengths))]
     if work.eval_lengths:
@@ -93,7 +93,7 @@ def evaluation_steps(config: RootConfig, work: Workload, first_step: int = 0) ->
     """The steps after which held-out rows are sampled; 0 is before training."""
     if not config.evaluation.enabled or not work.eval_lengths:
         return []
-    total, every = batch_plan(config, len(work.train_lengths)).total_steps, config.evaluation.every_n_steps
+    total, every = batch_plan(config, work.num_train).total_steps, config.evaluation.every_n_steps
     regular = range(first_step + 1, total + 1)
     after = [step for step in regular if step == total or (every is not None and step % every == 0)]
     return [0, *after] if first_step == 0 else after
@@ -111,7 +111,7 @@ def checkpoint_steps(config: RootConfig, plan: BatchPlan, first_step: int = 0) -
 
 def length_rows(config: RootConfig, work: Workload, shape: ModelShape, first_step: int = 0) -> list[Row]:
     """Steps, evaluations and checkpoints to come, and what stays on the disk."""
-    plan = batch_plan(config, len(work.train_lengths))
+    plan = batch_plan(config, work.num_train)
     evaluations, saved = evaluation_steps(config, work, first_step), checkpoint_steps(config, plan, first_step)
     early = ", or until the early stop" if config.checkpoint.early_stop_patience is not None else ""
     begin = f" after the {first_step} of the checkpoint" if first_step else ""

@@ -160,6 +160,29 @@ class LongPrompts(StrEnum):
     truncate_left = "truncate_left"
 
 
+class Duplicates(StrEnum):
+    """Training rows whose prompt occurred before."""
+
+    drop = "drop"
+    keep = "keep"
+
+
+class Overlap(StrEnum):
+    """Training rows whose prompt is also held out."""
+
+    stop = "stop"
+    drop = "drop"
+    allow = "allow"
+
+
+class AnswerPart(StrEnum):
+    """What of a completion a task's grader reads."""
+
+    whole = "whole"
+    tags = "tags"
+    boxed = "boxed"
+
+
 class ZeroSignalStep(StrEnum):
     """What an optimiser step does whose gradient is exactly zero."""
 
