@@ -3,7 +3,8 @@
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py``, those
-about controllers in ``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``.
+about controllers in ``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``, those about
+reward terms in ``contradictions_reward.py``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnin
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
-from maxent_grpo.config.contradictions_method import FUNCTION_PATH, METHOD_RULES
+from maxent_grpo.config.contradictions_method import METHOD_RULES
+from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
-from maxent_grpo.rewards.registry import BUILT_IN
 
 HEAD_WIDTHS = (32, 64)
 
@@ -45,7 +46,9 @@ def warnings(config: RootConfig) -> list[str]:
             found.append(
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
-    return found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config)
+    return (
+        found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config) + reward_warnings(config)
+    )
 
 
 def _tiny_model(config: RootConfig) -> Iterator[str]:
@@ -151,35 +154,6 @@ def _resume(config: RootConfig) -> Iterator[str]:
         )
 
 
-def _reward(config: RootConfig) -> Iterator[str]:
-    reward = config.reward
-    known = [*BUILT_IN, *reward.functions]
-    for name in reward.terms:
-        if name not in known:
-            guess = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {guess[0]}?" if guess else ""
-            yield f"reward.terms.{name}: no such term; there are {', '.join(known)}{hint}"
-    for name, weight in reward.terms.items():
-        if not -float("inf") < weight < float("inf"):
-            yield f"reward.terms.{name}={weight}: a weight must be finite"
-    if not any(reward.terms.values()):
-        yield "reward.terms has no term with a weight other than 0, so every utility would be 0: set reward.terms.task=1"
-    for name, action in reward.on_error.items():
-        if name not in reward.terms:
-            yield f"reward.on_error.{name}={action}: reward.terms has no {name}; it has {', '.join(reward.terms) or 'none'}"
-
-
-def _reward_functions(config: RootConfig) -> Iterator[str]:
-    reward = config.reward
-    for name, target in reward.functions.items():
-        if name in BUILT_IN:
-            yield f"reward.functions.{name}: {name} is a built-in term; give your function another name"
-        if not FUNCTION_PATH.fullmatch(target):
-            yield f"reward.functions.{name}={target}: write it as package.module:function"
-        if name not in reward.terms:
-            yield f"reward.functions.{name} has no weight, so it would never be called: add +reward.terms.{name}=1"
-
-
 RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *METHOD_RULES,
     *CREDIT_RULES,
@@ -195,7 +169,6 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *EVALUATION_RULES,
     _best_checkpoint,
     _resume,
-    _reward,
-    _reward_functions,
+    *REWARD_RULES,
 )
 """Every rule, in the order in which their sentences are printed."""

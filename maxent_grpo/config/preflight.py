@@ -74,8 +74,11 @@ def _run_directory(config: RootConfig) -> Iterator[str]:
 
 def _own_modules(config: RootConfig) -> Iterator[str]:
     for setting, target in own_functions(config).items():
-        module, colon, _ = target.partition(":")
-        if colon and all(part.isidentifier() for part in module.split(".")) and find_module(module) is None:
+        module, colon, _ = target.rpartition(":")
+        if module.endswith(".py"):
+            if not Path(module).is_file():
+                yield f"{setting}={target}: there is no file {module}; name one, relative to where the run is started"
+        elif colon and all(part.isidentifier() for part in module.split(".")) and find_module(module) is None:
             yield (
                 f"{setting}={target}: there is no module {module} to import; install it, or start the run where "
                 f"it can be imported"
@@ -88,7 +91,7 @@ def _extras(config: RootConfig) -> Iterator[str]:
 
 
 def own_functions(config: RootConfig) -> dict[str, str]:
-    """Setting to `package.module:function` for every function of the user's that the run calls."""
+    """Setting to `package.module:function`, or a file's, for every function of the user's that the run calls."""
     functions = {f"reward.functions.{name}": target for name, target in config.reward.functions.items()}
     if config.scoring.advantage_function is not None:
         functions["scoring.advantage_function"] = config.scoring.advantage_function

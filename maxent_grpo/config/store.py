@@ -18,7 +18,7 @@ from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
 from maxent_grpo.config.model import HfModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
-from maxent_grpo.config.reward import TaskRewardConfig
+from maxent_grpo.config.reward import MathRewardConfig, TaskRewardConfig, TermsRewardConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import RunConfig
 from maxent_grpo.config.scoring import (
@@ -93,6 +93,8 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("controller", "kl", KlControllerConfig),
     ("controller", "meta", MetaControllerConfig),
     ("reward", "task", TaskRewardConfig),
+    ("reward", "math", MathRewardConfig),
+    ("reward", "terms", TermsRewardConfig),
     ("evaluation", "sampled", EvaluationConfig),
     ("logging", "files", LoggingConfig),
     ("checkpoint", "files", CheckpointConfig),

@@ -1,143 +1,188 @@
-"""Reward terms by name, and how one is called.
+"""Reward terms by name: the built-in ones and what each rewards, and the list of terms that a configuration asks for.
 
-A term is a function ``f(prompts, completions, completion_ids, **columns)`` that returns one value per completion: a
-number, None to abstain (the row is left out), or a ``Grade``, which also names the completion's mode. The columns are
-those of the dataset row, one entry per completion; a function takes what it names, or everything through ``**kwargs``.
+A term is a function ``f(prompts, completions, completion_ids, **columns)`` that returns one value per completion: a number,
+None to abstain (the row is left out), or a ``Grade``, which also names the completion's mode. The columns are those of the
+dataset row, one entry per completion; a function takes what it names, or everything through ``**kwargs``.
 """
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from maxent_grpo.errors import ConfigError, RewardError
+from maxent_grpo.rewards.functions import RewardFunction, imported_function
 from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.rewards.term_settings import (
+    FormatSettings,
+    FormatStyle,
+    FunctionStyle,
+    LengthSettings,
+    NumericSettings,
+    OverlongSettings,
+    RegexSettings,
+    RepetitionSettings,
+    RepetitionUnit,
+)
+from maxent_grpo.rewards.terms import RewardTerm
 
-RewardFunction = Callable[..., Sequence[float | Grade | None]]
+if TYPE_CHECKING:
+    from maxent_grpo.rewards.graders import TextGrader
+
 Grader = Callable[[str, str], Grade]
 
 BUILT_IN = {
     "task": "the task's own grader: 1 for a right answer, 0 for any other",
-    "format": "1 if the completion reads as an answer at all, right or wrong, else 0",
-    "exact": "1 if the completion, without surrounding white space, is the row's answer text",
+    "format": "1 if the completion is well formed, right or wrong, else 0: see reward.format.style",
+    "exact": "1 if the completion is the row's answer, white space aside",
+    "numeric": "1 if the completion states one number and it is the row's answer, within reward.numeric's tolerance",
+    "choice": "1 if the completion chooses the letter of the row's answer and no other",
+    "math": "1 if the completion states one answer that is mathematically the row's",
+    "regex": "1 if reward.regex.pattern matches the completion, else 0",
+    "length": "1 for a completion of reward.length.target tokens, falling in a straight line to 0",
+    "overlong": "0, and down to -1 over the last reward.overlong.buffer tokens before the limit",
+    "repetition": "minus the share of n-grams that occurred before in the completion: 0 down to -1",
 }
 """The named terms and what each rewards."""
+TEXT_GRADERS = ("exact", "numeric", "choice", "math")
+"""Terms that compare the completion with the row's answer."""
 
 
 @dataclass(frozen=True)
-class RewardTerm:
-    """A named reward function and what an exception inside it does."""
+class TermSettings:
+    """What the built-in terms go by."""
 
-    name: str
-    function: RewardFunction
-    abstain_on_error: bool = False
+    format: FormatSettings = field(default_factory=FormatSettings)
+    numeric: NumericSettings = field(default_factory=NumericSettings)
+    regex: RegexSettings = field(default_factory=RegexSettings)
+    length: LengthSettings = field(default_factory=LengthSettings)
+    overlong: OverlongSettings = field(default_factory=OverlongSettings)
+    repetition: RepetitionSettings = field(default_factory=RepetitionSettings)
+    max_completion_len: int = 0
+    """Longest completion that is sampled [tokens]."""
+    assistant_prefix: str = ""
+    """What the prompt has already written of every completion."""
+    answer_in: str = "whole"
+    """Part of a completion that the text graders see, as in ``extract.AnswerPart``."""
 
-    def __call__(
-        self,
-        prompts: Sequence[str],
-        completions: Sequence[str],
-        completion_ids: Sequence[Sequence[int]],
-        columns: Mapping[str, Sequence[Any]],
-    ) -> list[Grade | None]:
-        """One grade per completion, None where the term abstains.
 
-        Raises:
-            RewardError: the function raised and the term does not abstain on errors, returned the wrong number of
-                values, or returned something that is neither a finite number, a Grade nor None.
-        """
-        offered = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        try:
-            values = list(self.function(**_accepted(self.function, offered)))
-        except Exception as error:
-            # a reward function is the user's code and may raise anything; which row did it is found by asking singly
-            values = self._one_by_one(offered, error)
-        if len(values) != len(completions):
-            raise RewardError(
-                f"reward term '{self.name}' returned {len(values)} values for {len(completions)} completions: "
-                "return one number, Grade or None for each"
-            )
-        return [self._checked(value, offered, row) for row, value in enumerate(values)]
+@dataclass(frozen=True)
+class CallSettings:
+    """How terms are called, each by name of the term."""
 
-    def _one_by_one(self, offered: Mapping[str, Sequence[Any]], error: Exception) -> list[float | Grade | None]:
-        values: list[float | Grade | None] = []
-        for row in range(len(offered["completions"])):
-            single = {name: [column[row]] for name, column in offered.items()}
-            try:
-                (value,) = self.function(**_accepted(self.function, single))
-                values.append(value)
-            except Exception as cause:
-                if not self.abstain_on_error:
-                    raise RewardError(f"{self._where(offered, row)} raised {cause!r}") from cause
-                values.append(None)
-        if not self.abstain_on_error:
-            raise RewardError(
-                f"reward term '{self.name}' raised {error!r} on the whole batch, though not on any single completion"
-            ) from error
-        return values
-
-    def _checked(self, value: Any, offered: Mapping[str, Sequence[Any]], row: int) -> Grade | None:
-        if value is None:
-            return None
-        try:
-            number = float(value.reward if isinstance(value, Grade) else value)
-        except (TypeError, ValueError) as error:
-            raise RewardError(f"{self._where(offered, row)} returned {value!r}, which is not a number") from error
-        if not math.isfinite(number):
-            raise RewardError(
-                f"{self._where(offered, row)} returned {number}: return a finite number, or None to leave the row out"
-            )
-        return value if isinstance(value, Grade) else Grade(reward=number, mode=None, reason="")
-
-    def _where(self, offered: Mapping[str, Sequence[Any]], row: int) -> str:
-        row_id = offered["row_id"][row] if "row_id" in offered else row
-        return f"reward term '{self.name}' on row {row_id}, completion {offered['completions'][row][:200]!r},"
+    functions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The user's functions: ``package.module:function`` or ``folder/file.py:function``."""
+    styles: Mapping[str, FunctionStyle] = field(default_factory=dict[str, FunctionStyle])
+    abstaining: frozenset[str] = frozenset()
+    """Terms that abstain from what they fail on."""
+    time_limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Longest call [seconds]."""
 
 
 def build_terms(
-    weights: Mapping[str, float], functions: Mapping[str, str], abstaining: frozenset[str], grade: Grader
+    weights: Mapping[str, float], calls: CallSettings, grade: Grader, settings: TermSettings | None = None
 ) -> list[RewardTerm]:
-    """The terms named by ``weights``, in their order: built-in ones, or functions given as ``package.module:function``."""
+    """The terms named by ``weights``, in their order: built-in ones, or functions of the user's.
 
-    def task(completions: Sequence[str], answer: Sequence[str]) -> list[Grade]:
-        return [grade(text, right) for text, right in zip(completions, answer, strict=True)]
-
-    def reads_as_answer(completions: Sequence[str], answer: Sequence[str]) -> list[float]:
-        return [float(verdict.reason == "") for verdict in task(completions, answer)]
-
-    def exact(completions: Sequence[str], answer: Sequence[str]) -> list[float]:
-        return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
-
-    built_in: dict[str, RewardFunction] = {"task": task, "format": reads_as_answer, "exact": exact}
+    Raises:
+        ConfigError: a function cannot be found.
+    """
+    settings = settings or TermSettings()
     return [
         RewardTerm(
             name,
-            built_in[name] if name in built_in else imported_function(f"reward.functions.{name}", functions[name]),
-            name in abstaining,
+            _built_in(name, grade, settings)
+            if name in BUILT_IN
+            else imported_function(f"reward.functions.{name}", calls.functions[name]),
+            name in calls.abstaining,
+            calls.styles.get(name, FunctionStyle.auto),
+            calls.time_limits.get(name),
         )
         for name in weights
     ]
 
 
-def imported_function(setting: str, path: str) -> Callable[..., Any]:
-    """The function that a setting names as ``package.module:function``.
-
-    Raises:
-        ConfigError: the module has no such function.
-    """
-    module, _, attribute = path.partition(":")
-    function = getattr(import_module(module), attribute, None)
-    if not callable(function):
-        raise ConfigError(f"{setting}={path}: module {module} has no function {attribute}")
-    return cast(Callable[..., Any], function)
+def overlong_sizes(settings: OverlongSettings, max_completion_len: int) -> tuple[int, int]:
+    """Limit and buffer of the term ``overlong`` [tokens]."""
+    limit = max_completion_len if settings.limit is None else settings.limit
+    return limit, max(limit // 5, 1) if settings.buffer is None else settings.buffer
 
 
-def _accepted(function: RewardFunction, offered: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return offered
-    names = {parameter.name for parameter in parameters}
-    return {name: column for name, column in offered.items() if name in names}
+def _built_in(name: str, grade: Grader, settings: TermSettings) -> RewardFunction:
+    if name in TEXT_GRADERS:
+        return _against_answer(_text_grader(name, settings).many)
+    if name == "task":
+        return _against_answer(_one_by_one(grade))
+    if name == "format":
+        return _format(grade, settings)
+    return _of_completions(name, settings)
+
+
+def _text_grader(name: str, settings: TermSettings) -> TextGrader:
+    from maxent_grpo.rewards.graders import GRADERS, numeric_grader, on_part
+
+    grader = GRADERS[name]
+    if name == "numeric":
+        grader = numeric_grader(absolute=settings.numeric.absolute, relative=settings.numeric.relative)
+    return grader if settings.answer_in == "whole" else on_part(grader, settings.answer_in)
+
+
+def _one_by_one(grade: Grader) -> Callable[[Sequence[str], Sequence[str]], list[Grade]]:
+    return lambda completions, answers: [grade(text, right) for text, right in zip(completions, answers, strict=True)]
+
+
+def _against_answer(many: Callable[[Sequence[str], Sequence[str]], list[Grade]]) -> RewardFunction:
+    def term(completions: Sequence[str], answer: Sequence[str]) -> list[Grade]:
+        return many(completions, answer)
+
+    return term
+
+
+def _format(grade: Grader, settings: TermSettings) -> RewardFunction:
+    from maxent_grpo.rewards.well_formed import has_one_box, has_think_and_answer
+
+    if settings.format.style is FormatStyle.task:
+
+        def reads_as_answer(completions: Sequence[str], answer: Sequence[str]) -> list[float]:
+            return [float(verdict.reason == "") for verdict in _one_by_one(grade)(completions, answer)]
+
+        return reads_as_answer
+    well_formed = has_one_box if settings.format.style is FormatStyle.boxed else has_think_and_answer
+
+    def term(completions: Sequence[str]) -> list[float]:
+        return [float(well_formed(settings.assistant_prefix + text)) for text in completions]
+
+    return term
+
+
+def _of_completions(name: str, settings: TermSettings) -> RewardFunction:
+    """The terms that look at nothing but the completion."""
+    import regex
+
+    from maxent_grpo.rewards import well_formed as rules
+
+    def length(completion_ids: Sequence[Sequence[int]]) -> list[float]:
+        chosen = settings.length
+        sizes = {"target": chosen.target, "width": chosen.width}
+        return [rules.length_reward(len(ids), **sizes, shape=chosen.shape) for ids in completion_ids]
+
+    def overlong(completion_ids: Sequence[Sequence[int]]) -> list[float]:
+        limit, buffer = overlong_sizes(settings.overlong, settings.max_completion_len)
+        return [rules.overlong_punishment(len(ids), limit=limit, buffer=buffer) for ids in completion_ids]
+
+    def repetition(completions: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> list[float]:
+        size = settings.repetition.ngram_size
+        if settings.repetition.unit is RepetitionUnit.words:
+            return [rules.repetition_punishment(text.split(), ngram_size=size) for text in completions]
+        return [rules.repetition_punishment(ids, ngram_size=size) for ids in completion_ids]
+
+    def pattern(completions: Sequence[str]) -> list[Grade]:
+        chosen = settings.regex
+        assert chosen.pattern is not None, "the configuration refuses the term without a pattern"
+        compiled = regex.compile(chosen.pattern)
+        return [
+            rules.pattern_grade(compiled, text, match=chosen.match, time_limit=chosen.time_limit)
+            for text in completions
+        ]
+
+    return {"length": length, "overlong": overlong, "repetition": repetition, "regex": pattern}[name]

@@ -13,14 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.tasks.base import TaskRow
-from maxent_grpo.tasks.conversation import PromptStyle
+from maxent_grpo.tasks.conversation import PromptStyle, conversation_of
 from maxent_grpo.tasks.lazy_rows import LazyRows, sample_places
 from maxent_grpo.tasks.prompt_writer import PromptWriter, prompt_token_ids
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.types.choices import LongPrompts
 from maxent_grpo.training.types.rewards import PromptCacheEntry
 
-ROW_FIELDS = ("row_id", "prompt", "answer")
+ROW_FIELDS = ("row_id", "prompt", "prompt_messages", "answer")
 """Names in a rendered row that no column can take."""
 
 
@@ -29,7 +29,7 @@ class RenderedRow:
     """A row ready for the loop, or None where it was dropped."""
 
     row: dict[str, Any] | None
-    """``{"row_id", "prompt", "answer", **columns}``."""
+    """``{"row_id", "prompt", "prompt_messages", "answer", **columns}``."""
     num_tokens: int
     """Of the prompt as it is used; of a dropped row, as it would have been."""
     truncated: bool
@@ -81,7 +81,7 @@ class RowRenderer:
         max_prompt_len: int,
         long_prompts: LongPrompts,
     ) -> None:
-        self._tokenizer, self._writer = tokenizer, PromptWriter(tokenizer, style)
+        self._tokenizer, self._style, self._writer = tokenizer, style, PromptWriter(tokenizer, style)
         self.max_prompt_len = max_prompt_len
         self._long_prompts = long_prompts
 
@@ -98,7 +98,8 @@ class RowRenderer:
             text, length = kept
         prompt = RowPrompt(text, task_row.row_id)
         columns = {name: value for name, value in task_row.columns.items() if name not in ROW_FIELDS}
-        row = {"row_id": task_row.row_id, "prompt": prompt, "answer": task_row.answer, **columns}
+        told = {"row_id": task_row.row_id, "prompt": prompt, "answer": task_row.answer}
+        row = {**told, "prompt_messages": conversation_of(task_row, self._style), **columns}
         return RenderedRow(row, length, truncated)
 
 

@@ -22,6 +22,7 @@ from maxent_grpo.training.types.choices import (
     MetaMode,
     MismatchMode,
     ReferenceSource,
+    RewardNormalization,
     TargetSchedule,
 )
 
@@ -138,6 +139,15 @@ def _controller_rules(config: RootConfig) -> Iterator[Rule]:
             yield "controller.adapt_beta is false", [f"controller.{name}" for name in only_beta]
 
 
+def _reward_rules(config: RootConfig) -> Iterator[Rule]:
+    reward = config.reward
+    for name in ("format", "numeric", "regex", "length", "overlong", "repetition"):
+        if name not in reward.terms:
+            yield f"reward.terms has no {name}", under(f"reward.{name}", type(getattr(reward, name)))
+    if reward.normalize is RewardNormalization.none:
+        yield "reward.normalize=none divides by no deviation", ["reward.normalize_by"]
+
+
 def _start_rules(config: RootConfig) -> Iterator[Rule]:
     if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
         names = under("model.warm_start", type(config.model.warm_start))
@@ -153,6 +163,7 @@ RULES = (
     _record_rules,
     _controller_rules,
     _start_rules,
+    _reward_rules,
 )
 
 

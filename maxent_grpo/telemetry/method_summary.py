@@ -16,6 +16,7 @@ from maxent_grpo.training.types.choices import (
     MismatchMode,
     RatioLevel,
     Reduction,
+    RewardNormalization,
     RowWeighting,
     ScoreMode,
     Shaping,
@@ -38,6 +39,11 @@ CREDIT = {
     AdvantageKind.soft: "A = R - mean(R) over the group, R = r / {q_temperature:g} - {tau:g} s_mu + {beta:g} (s_ref - s_mu)",
 }
 """The credit rule; numbers in braces are settings."""
+NORMALISED = {
+    RewardNormalization.sum: "r = (r - mean(r)) / std(r), the mean of the group, the deviation of the {by}",
+    RewardNormalization.term: "r = sum of w_k z_k over its deviation in the batch, z_k = (r_k - mean(r_k)) / std(r_k) per term, the mean of the group, the deviation of the {by}",
+}
+"""What credit sees instead of the utility."""
 REDUCTION = {
     Reduction.token: "1/N_tok: mean over all tokens",
     Reduction.sequence: "1/(N_seq T_i): mean over each completion's tokens, then over completions",
@@ -169,6 +175,8 @@ def _credit_rows(config: RootConfig) -> list[Row]:
                 f"r falls by up to {shaping.overlong_weight:g} from {start} to {start + shaping.overlong_buffer} tokens",
             )
         )
+    if config.reward.normalize is not RewardNormalization.none:
+        rows.append(("normalised", NORMALISED[config.reward.normalize].format(by=config.reward.normalize_by)))
     rows.append(("credit", CREDIT[scoring.advantage].format(**numbers)))
     tau = "infinite" if weights.tau is None else f"{weights.tau:g}"
     if weights.mode_adaptive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import torch
@@ -13,13 +13,22 @@ from torch import Tensor
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.objective.advantages import standardised_advantages
 from maxent_grpo.objective.aggregation import answer_entropy
+from maxent_grpo.objective.normalisation import normalised_sum, normalised_terms
 from maxent_grpo.objective.shaping import NO_KEY
 from maxent_grpo.objective.weights import utility_log_q
+from maxent_grpo.rewards.batch import RewardBatch, TrainerState
 from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.rewards.terms import TermVerdict, ask_terms
 from maxent_grpo.training.credit_rules import GroupFacts
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.method import Method
-from maxent_grpo.training.types.choices import FinishReason, RowWeighting, Truncation
+from maxent_grpo.training.types.choices import (
+    FinishReason,
+    NormalizeBy,
+    RewardNormalization,
+    RowWeighting,
+    Truncation,
+)
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
     CompletionRecord,
@@ -31,7 +40,9 @@ from maxent_grpo.training.types.rewards import (
 )
 from maxent_grpo.training.types.runtime import RewardSpec, ScoringSettings
 
-NOT_COLUMNS = ("prompt",)
+MESSAGES = "prompt_messages"
+"""Field of a rendered row with its prompt as messages."""
+NOT_COLUMNS = ("prompt", MESSAGES)
 """Fields of a rendered row that reward functions get under another name."""
 
 
@@ -47,13 +58,22 @@ class GradedRollout:
     per_term: dict[str, list[float]]
     """Value of each term; nan where it abstains."""
     metadata: list[dict[str, Any]]
-    """Per completion: its record, mode, key and reason."""
+    """Per completion: its record, mode, key and reason; the terms that failed on it, and the columns that terms logged."""
     abstentions: int
     """Term values of None."""
+    logged: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Numbers that reward functions logged, by name."""
 
 
-def grade_rollout(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]], reward: RewardSpec) -> GradedRollout:
+def grade_rollout(
+    batch: GenerationBatch,
+    rows: Mapping[str, Mapping[str, Any]],
+    reward: RewardSpec,
+    state: TrainerState | None = None,
+) -> GradedRollout:
     """Ask every reward term about every completion and add them up: u_i = sum of weight * value.
+
+    ``state`` is what reward functions learn of the run's progress.
 
     Raises:
         RewardError: a term misbehaved; see ``RewardTerm``.
@@ -61,12 +81,19 @@ def grade_rollout(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]],
     pairs, _ = flatten_prompt_completions(batch)
     records = [record for group in batch.records for record in group]
     payloads = flatten_ref_metadata(batch.grouped_completions, batch.grouped_ref_meta) or []
-    columns = _columns([rows[record.row_id] for record in records])
+    asked = [rows[record.row_id] for record in records]
     ids = [record.token_ids for record in records]
-    graded = {term.name: term(pairs.prompts, pairs.completions, ids, columns) for term in reward.reward_funcs}
+    verdicts = ask_terms(
+        reward.reward_funcs,
+        RewardBatch(
+            pairs.prompts, pairs.completions, ids, _columns(asked), _conversations(asked), state or TrainerState()
+        ),
+    )
+    graded = {name: verdict.grades for name, verdict in verdicts.items()}
     weights = dict(zip(graded, reward.reward_weights, strict=True))
     metadata = [
-        {**(payload or {}), **_verdict([grades[n] for grades in graded.values()])} for n, payload in enumerate(payloads)
+        {**(payload or {}), **_verdict([grades[n] for grades in graded.values()]), **_noted(verdicts, n)}
+        for n, payload in enumerate(payloads)
     ]
     return GradedRollout(
         pairs=pairs,
@@ -76,6 +103,7 @@ def grade_rollout(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]],
         per_term={name: [math.nan if g is None else g.reward for g in grades] for name, grades in graded.items()},
         metadata=metadata,
         abstentions=sum(grade is None for grades in graded.values() for grade in grades),
+        logged=_logged(verdicts),
     )
 
 
@@ -110,12 +138,14 @@ def assign_credit(
     method: Method,
     tokens: ScoredTokens,
     token_entropy_mean: Tensor | None = None,
+    reward: RewardSpec | None = None,
 ) -> RewardComputation:
     """Advantages and q of every group from the utilities.
 
-    A method's shaping changes the utilities, its credit rule makes advantages of them, its row weights scale these. With
-    ``policy_entropy_bonus_coef`` > 0 each utility first gains coef * sigma * z_i, where sigma is the deviation of the
-    step's utilities and z_i the completion's mean token entropy, standardised within its group.
+    A method's shaping changes the utilities, normalisation puts them in units of a deviation, the credit rule makes
+    advantages of them, row weights scale these. With ``policy_entropy_bonus_coef`` > 0 each utility first gains
+    coef * sigma * z_i, where sigma is the deviation of the step's utilities and z_i the completion's mean token entropy,
+    standardised within its group. Which completions are right is told from the utilities before all that.
 
     Args:
         graded: the rollout's utilities.
@@ -123,6 +153,7 @@ def assign_credit(
         method: the credit axis.
         tokens: lengths and the sampler's log-probabilities.
         token_entropy_mean: mean token entropy of each completion [N], needed for the bonus.
+        reward: what is normalised, and the terms' weights; None is nothing.
 
     Raises:
         GenerationError: the method looks at log-probabilities that the sampler did not report.
@@ -137,9 +168,11 @@ def assign_credit(
         entropy = token_entropy_mean.double().cpu().view_as(valid)
         utilities = utilities + scale * standardised_advantages(entropy, valid)
     shaped = utilities if method.shape is None else method.shape(utilities, facts)
+    normalised = _normalised(shaped, valid, graded, reward)
+    credited = shaped if normalised is None else normalised
     weighting = scoring.weighting
-    log_q = utility_log_q(shaped, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
-    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(shaped, facts)
+    log_q = utility_log_q(credited, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
+    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(credited, facts)
     row_weights = None if method.row_weights is None else method.row_weights(advantages, facts)
     if row_weights is not None:
         advantages = advantages * row_weights
@@ -154,9 +187,22 @@ def assign_credit(
         completion_metadata=graded.metadata,
         entropy_bonus_scale=scale,
         shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
+        normalized_utils=None if normalised is None else normalised.flatten().tolist(),
         row_weights=None if row_weights is None or _is_discount(scoring) else row_weights.tolist(),
         **_answer_entropies(scoring, facts, row_weights),
     )
+
+
+def _normalised(utilities: Tensor, valid: Tensor, graded: GradedRollout, reward: RewardSpec | None) -> Tensor | None:
+    """The utilities in units of a deviation, as configured; None where they stay as they are."""
+    if reward is None or reward.normalize is RewardNormalization.none:
+        return None
+    over_batch = reward.normalize_by is NormalizeBy.batch
+    if reward.normalize is RewardNormalization.sum:
+        return normalised_sum(utilities, valid, over_batch=over_batch)
+    terms = torch.tensor(list(graded.per_term.values()), dtype=torch.float64).view(-1, *valid.shape)
+    weights = torch.tensor(reward.reward_weights, dtype=torch.float64)
+    return normalised_terms(terms, ~terms.isnan() & valid, weights, over_batch=over_batch)
 
 
 def group_facts(
@@ -238,6 +284,28 @@ def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts, discounts: Te
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     names = {name for row in rows for name in row} - set(NOT_COLUMNS)
     return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def _conversations(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    """Every row's prompt as messages; None unless all carry them."""
+    found = [row.get(MESSAGES) for row in rows]
+    return None if any(messages is None for messages in found) else found
+
+
+def _noted(verdicts: Mapping[str, TermVerdict], row: int) -> dict[str, Any]:
+    """What went wrong on a completion, by term, and what was logged about it, by column."""
+    return {
+        "failures": {name: verdict.failures[row] for name, verdict in verdicts.items() if verdict.failures[row]},
+        "extra": {name: column[row] for verdict in verdicts.values() for name, column in verdict.columns.items()},
+    }
+
+
+def _logged(verdicts: Mapping[str, TermVerdict]) -> dict[str, list[float]]:
+    logged: dict[str, list[float]] = {}
+    for verdict in verdicts.values():
+        for name, numbers in verdict.metrics.items():
+            logged.setdefault(name, []).extend(numbers)
+    return logged
 
 
 def _utility(grades: Mapping[str, Grade | None], weights: Mapping[str, float]) -> float:

@@ -27,7 +27,7 @@ from maxent_grpo.objective.aggregation import (
     tempered_row_weights,
 )
 from maxent_grpo.objective.shaping import overlong_penalty, uniqueness_utilities, unlikeliness_utilities
-from maxent_grpo.rewards.registry import imported_function
+from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.training.types.choices import AdvantageKind, RowWeighting, Shaping
 from maxent_grpo.training.types.credit import RowWeightSettings, ShapingSettings
 from maxent_grpo.training.types.runtime import ScoringSettings

@@ -28,6 +28,7 @@ from maxent_grpo.training.experience import (
     prompts_per_rollout,
     rollout_tokens,
     sample_prompts,
+    trainer_state,
 )
 from maxent_grpo.training.old_scores import EarlierScores, score_at_weights
 from maxent_grpo.training.row_stream import RowStream
@@ -155,7 +156,8 @@ def _draw(
 ) -> list[KeptGroup]:
     """One round: this process's groups that carry a signal; counts them in ``drawing``."""
     first = stream.num_drawn
-    prompts = stream.draw(count, across_epochs=True).batch
+    drawn = stream.draw(count, across_epochs=True)
+    prompts = drawn.batch
     with clock.phase("rollout"):
         batch, _ = sample_prompts(ctx, resources, prompts, required=False)
     kept: list[int] = []
@@ -163,7 +165,7 @@ def _draw(
     sampled: Groups | None = None
     if batch.prompts:  # nothing to grade where no group came back complete, or the round left this process out
         with clock.phase("reward"):
-            graded = grade_rollout(batch, rows, ctx.reward)
+            graded = grade_rollout(batch, rows, ctx.reward, trainer_state(ctx, drawn.epoch, step))
         sampled, places = (batch, graded), _places(ctx, prompts, batch.prompts, first)
         valid = valid_rows(graded, ctx.scoring.truncation)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)

@@ -13,6 +13,7 @@ from torch import Tensor
 from maxent_grpo.distributed import any_rank
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
 from maxent_grpo.objective.logprobs import sequence_score
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import (
     GradedRollout,
@@ -123,8 +124,13 @@ def gather_experience(
     with clock.phase("rollout"):
         batch, portions = sample_prompts(ctx, resources, info.batch)
     with clock.phase("reward"):
-        graded = grade_rollout(batch, rows, ctx.reward)
+        graded = grade_rollout(batch, rows, ctx.reward, trainer_state(ctx, info.epoch, step))
     return build_experience(ctx, resources, batch, graded, portions, clock, info, policy_version=step)
+
+
+def trainer_state(ctx: TrainingLoopContext, epoch: int, step: int) -> TrainerState:
+    """What reward functions learn of the progress, at a rollout before optimiser step ``step`` + 1."""
+    return TrainerState(step, ctx.optimization.schedule.total_training_steps, float(epoch))
 
 
 def build_experience(
@@ -159,7 +165,7 @@ def build_experience(
     method = resources.method
     with clock.phase("prepare"):
         scored = ScoredTokens(mask, sampled_logp, sampled_known)
-        rewards = assign_credit(graded, scoring, method, scored, old.token_entropy_mean)
+        rewards = assign_credit(graded, scoring, method, scored, old.token_entropy_mean, ctx.reward)
         behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
         counted = counted_groups(rewards, valid, scoring.equal_groups)
 

@@ -81,13 +81,14 @@ _COMPARED = "the trainer has log-probs at rollout weights: always but in later u
 _CORRECTED = "scoring.mismatch.mode is not bypass"
 _DISCOUNTED = "scoring.row_weights.kind=answer_entropy"
 _TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_scaled"
+_SEVERAL = "reward.terms has two or more"
 _LISTWISE = "some group takes part in the listwise term"
 
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
     "reward/std": MetricInfo("population standard deviation of the utility", "reward", "some completion is valid"),
     "reward/shaped_mean": MetricInfo(
-        "mean utility after shaping, as credit sees it",
+        "mean utility after shaping, before any normalisation",
         "reward",
         "scoring.shaping reshapes, and some completion is valid",
     ),
@@ -99,6 +100,25 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "reward/term/*": MetricInfo(
         "mean of one reward term, before its weight, where it did not abstain", "reward", "the term gave some number"
+    ),
+    "reward/term_std/*": MetricInfo("population standard deviation of that term", "reward", _SEVERAL),
+    "reward/term_equal_groups/*": MetricInfo(
+        "share of groups in which that term gave every completion the same, or fewer than two a value", when=_SEVERAL
+    ),
+    "reward/term_abstained/*": MetricInfo("share of completions without a value of that term", when="there are some"),
+    "reward/term_errors/*": MetricInfo(
+        "completions without a value because the term raised",
+        "completions",
+        "there are some, with reward.on_error abstain",
+    ),
+    "reward/term_timeouts/*": MetricInfo(
+        "completions without a value because the term's call took longer than reward.time_limits",
+        "completions",
+        "there are some, with reward.on_error abstain",
+    ),
+    "reward/extra/*": MetricInfo(
+        "mean over the rollout's calls of a number that a reward function logged with log_metric",
+        when="a function logged it",
     ),
     "reward/abstained": MetricInfo("term values left out because the term abstained or failed", "completions"),
     "reward/rejected/*": MetricInfo(
@@ -219,7 +239,9 @@ METRICS: dict[str, MetricInfo] = {
         "mean policy probability over the group on completions not right", when=_LISTWISE
     ),
     "weights/groups": MetricInfo("groups that take part in the listwise term", "groups"),
-    "weights/effective_temperature": MetricInfo("q_temperature * (tau + beta): log-odds 1 / this for a unit reward"),
+    "weights/effective_temperature": MetricInfo(
+        "q_temperature * (tau + beta): log-odds 1 / this for a unit reward, or, with reward.normalize, for one deviation"
+    ),
     "controller/tau": MetricInfo("tau of the step"),
     "controller/beta": MetricInfo("listwise beta of the step"),
     "controller/kl_beta": MetricInfo("token-KL coefficient of the step"),

@@ -18,6 +18,7 @@ from maxent_grpo.training.metric_table import metric_info
 from maxent_grpo.training.scoring.policy import ScoringCounters
 from maxent_grpo.training.step import StepReport
 from maxent_grpo.training.targets import SequenceTargets, policy_group_log_probs
+from maxent_grpo.training.term_metrics import term_metrics
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, LossOutputs
 from maxent_grpo.training.types.runtime import GenerationSettings, TrainingLoopState
@@ -117,6 +118,7 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
                 "finish_reason": sampled["finish_reason"],
                 "num_tokens": len(record.token_ids),
                 "policy_version": record.policy_version,
+                **({"extra": verdict["extra"]} if verdict["extra"] else {}),
             }
         )
     return records
@@ -130,15 +132,13 @@ def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
         if rewards.shaped_utils is not None:
-            metrics["reward/shaped_mean"] = float(targets.utilities[targets.valid].mean())
+            shaped = torch.tensor(rewards.shaped_utils[rows], dtype=torch.float64).view_as(targets.valid)
+            metrics["reward/shaped_mean"] = float(shaped[targets.valid].mean())
     rollout = {"reward/rollout_mean": rewards.train_reward_mean, "reward/rollout_std": rewards.train_reward_std}
     # a rollout of one step's prompts has that step's moments, which stand under reward/mean and reward/std
     if len(report.experience.portions) > 1 and not math.isnan(rewards.train_reward_mean):
         metrics |= rollout
-    for name, values in rewards.per_reward_values.items():
-        given = [value for value in values[rows] if not math.isnan(value)]
-        if given:
-            metrics[f"reward/term/{name}"] = sum(given) / len(given)
+    metrics.update(term_metrics(graded, rows))
     metrics.update(_rejections(graded, rows))
     spread = [_equal(utilities[valid]) for utilities, valid in zip(targets.utilities, targets.valid, strict=True)]
     metrics["reward/equal_groups"] = sum(spread) / max(len(spread), 1)

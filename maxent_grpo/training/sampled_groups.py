@@ -59,6 +59,7 @@ def join_groups(parts: Sequence[Groups]) -> Groups:
         per_term={name: [value for part in graded for value in part.per_term[name]] for name in graded[0].per_term},
         metadata=[entry for part in graded for entry in part.metadata],
         abstentions=sum(part.abstentions for part in graded),
+        logged=_together([part.logged for part in graded]),
     )
 
 
@@ -90,6 +91,9 @@ def groups_to_tree(sampled: Groups) -> dict[str, Any]:
         "modes": [entry["mode"] for entry in graded.metadata],
         "keys": [entry["key"] for entry in graded.metadata],
         "reasons": [entry["reason"] for entry in graded.metadata],
+        "failures": [dict(entry["failures"]) for entry in graded.metadata],
+        "extra": [dict(entry["extra"]) for entry in graded.metadata],
+        "logged": {name: list(numbers) for name, numbers in graded.logged.items()},
         "abstentions": graded.abstentions,
     }
 
@@ -108,9 +112,10 @@ def groups_from_tree(tree: Mapping[str, Any]) -> Groups:
         grouped_ref_meta=groups,
         grouped_completion_info=[[record.to_trl_payload() for record in group if record] for group in groups],
     )
+    verdicts = ("modes", "keys", "reasons", "failures", "extra")
     metadata = [
-        {**record.to_trl_payload(), "mode": mode, "key": key, "reason": reason}
-        for record, mode, key, reason in zip(records, tree["modes"], tree["keys"], tree["reasons"], strict=True)
+        {**record.to_trl_payload(), "mode": mode, "key": key, "reason": reason, "failures": failures, "extra": extra}
+        for record, mode, key, reason, failures, extra in zip(records, *(tree[name] for name in verdicts), strict=True)
     ]
     graded = GradedRollout(
         pairs=PromptCompletionBatch(
@@ -124,6 +129,7 @@ def groups_from_tree(tree: Mapping[str, Any]) -> Groups:
         per_term={name: list(values) for name, values in tree["per_term"].items()},
         metadata=metadata,
         abstentions=int(tree["abstentions"]),
+        logged={name: list(numbers) for name, numbers in tree["logged"].items()},
     )
     return batch, graded
 
@@ -135,6 +141,12 @@ def _records(tree: Mapping[str, Any], sizes: Sequence[int]) -> list[CompletionRe
         CompletionRecord(row_id, list(ids), logp, FinishReason(reason), version)
         for row_id, ids, logp, reason, version in zip(row_ids, *(tree[name] for name in fields), strict=True)
     ]
+
+
+def _together(parts: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """The numbers of all parts by name."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: [number for part in parts for number in part.get(name, ())] for name in names}
 
 
 def _at(values: Sequence[Item], places: Sequence[int]) -> list[Item]:

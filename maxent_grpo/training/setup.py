@@ -24,7 +24,9 @@ from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
-from maxent_grpo.rewards.registry import build_terms, imported_function
+from maxent_grpo.rewards.functions import imported_function
+from maxent_grpo.rewards.batch import TrainerState
+from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -265,6 +267,7 @@ def _resources(
     lent = EvaluationParts(
         task, task.eval_rows, render, partial(local_generator, ctx.runtime), scorer,
         ctx.runtime, ctx.reward, generation, ctx.evaluation, scoring, ctx.logging, ctx.eval_reward,
+        TrainerState(max_steps=ctx.optimization.schedule.total_training_steps),
     )  # fmt: skip
     return StepResources(
         generator=local_generator(ctx.runtime, generation, config.seed, "train"),
@@ -282,7 +285,15 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
     """The reward terms with their weights."""
     reward = config.reward
     abstaining = frozenset(name for name, policy in reward.on_error.items() if policy is OnRewardError.abstain)
-    return RewardSpec(build_terms(reward.terms, reward.functions, abstaining, task.grade), list(reward.terms.values()))
+    calls = CallSettings(reward.functions, reward.styles, abstaining, reward.time_limits)
+    settings = TermSettings(
+        reward.format, reward.numeric, reward.regex, reward.length, reward.overlong, reward.repetition,
+        max_completion_len=config.generation.max_completion_len,
+        assistant_prefix=config.data.assistant_prefix,
+        answer_in=config.data.answer_in.value,
+    )  # fmt: skip
+    terms = build_terms(reward.terms, calls, task.grade, settings)
+    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by)
 
 
 def _loop_parts(

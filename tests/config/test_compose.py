@@ -33,6 +33,7 @@ ALONGSIDE = {
     "reasoning_gym": ("data.tasks.chain_sum=1", "model.warm_start.enabled=false"),
     "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
+    "terms": ("reward.terms.exact=1",),
 }
 """What an option cannot do without."""
 

@@ -14,6 +14,8 @@ from support.trl_peer import generation_inputs, micro_batches, trainer_for, wind
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback
 
+from maxent_grpo.training.types.choices import RewardNormalization
+
 KL: dict[str, tuple[Options, Options]] = {
     "no_kl": ({"beta": 0.0}, {}),
     "kl": ({"beta": 0.1, "use_bias_correction_kl": False}, {"scoring.kl_beta": 0.1}),
@@ -178,6 +180,21 @@ def test_advantages_are_those_of_trl(policy: PreTrainedModel, folder: Path, scal
     theirs = generation_inputs(trainer, BATCH)["advantages"]
     settings = method_settings("grpo", {"scoring.advantage": SCALES[scale]}, max_length=BATCH.max_length)
     ours = advantages_of(BATCH, rewards, [1.5, 0.4], settings)
+    assert float(theirs.abs().max()) > 0.3
+    torch.testing.assert_close(ours.float(), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("abstaining", [False, True])
+def test_terms_normalised_one_by_one_are_those_of_trl(policy: PreTrainedModel, folder: Path, abstaining: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    values = torch.rand(2, 8, generator=generator, dtype=torch.float64).tolist()
+    if abstaining:
+        values[0][1] = values[0][6] = values[1][6] = values[1][7] = None  # one completion without any reward
+    rewards = {"first": values[0], "second": [None if value is None else 30 * value for value in values[1]]}
+    options: Options = {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.5, 0.4]}
+    theirs = generation_inputs(trainer_for(policy, BATCH, folder, rewards=rewards, **options), BATCH)["advantages"]
+    settings = method_settings("dr_grpo", {}, max_length=BATCH.max_length)
+    ours = advantages_of(BATCH, rewards, [1.5, 0.4], settings, RewardNormalization.term)
     assert float(theirs.abs().max()) > 0.3
     torch.testing.assert_close(ours.float(), theirs, atol=1e-5, rtol=1e-5)
 

@@ -136,6 +136,13 @@ def test_advantages_are_normalised_once(laboratory: Build) -> None:
     assert_equals(used[informative].std(dim=-1), torch.ones(int(informative.sum())), tolerance=2e-3)
 
 
+@pytest.mark.parametrize("kind", ["group_std", "batch_std", "whitened"])
+def test_rewards_and_advantages_are_not_both_normalised(tmp_path: Path, kind: str) -> None:
+    """Complaint 20: a reward in units of its deviation is divided by a deviation again. Refused, with what to say instead."""
+    with pytest.raises(ConfigError, match=f"scoring.advantage={kind} would divide by a deviation twice: use scoring"):
+        configured(tmp_path, "scoring=dr_grpo", f"scoring.advantage={kind}", "reward.normalize=term")
+
+
 def test_groups_without_spread_can_leave_the_loss_and_its_denominator(laboratory: Build) -> None:
     """Complaint 21: groups of equal rewards still pull by the KL term and sit in the count. With equal_groups=drop, neither."""
     regularised = ("scoring=dr_grpo", "scoring.kl_beta=0.1", *only_reward("starts_with_red"))

@@ -1,7 +1,9 @@
 """Reward functions for tests, named in `reward.functions` as support.graders:<name>. All but the broken ones grade any text."""
 
 import math
+import time
 from collections.abc import Sequence
+from typing import Any
 
 from maxent_grpo.rewards.grade import Grade
 
@@ -74,3 +76,33 @@ def mixed_on_half(completions: Sequence[str], row_id: Sequence[str]) -> list[flo
 def only_first(completions: Sequence[str]) -> list[float | None]:
     """Grades the first completion of every four and abstains from the others."""
     return [1.0 if number % 4 == 0 else None for number in range(len(completions))]
+
+
+def logs_length(completions: Sequence[str], trainer_state: Any, log_metric: Any, log_extra: Any) -> list[float]:
+    """Notes the longest completion, the step, and each completion's length."""
+    log_metric("longest", max(map(len, completions)))
+    log_metric("step", trainer_state.global_step + 1)
+    log_extra("length", [len(text) for text in completions])
+    return [float(text.startswith("B")) for text in completions]
+
+
+def slow_on_red(solution_str: str, ground_truth: str) -> float:
+    """In verl's style; takes a tenth of a second over completions that start with an R, which are the good ones."""
+    assert ground_truth
+    if not solution_str.startswith("R"):
+        return len(set(solution_str)) / 8
+    time.sleep(0.1)
+    return 1.0
+
+
+def half_score(solution_str: str, ground_truth: str) -> dict[str, object]:
+    """In verl's style, with a detail beside the score."""
+    return {"score": 0.5, "start": solution_str[:1]}
+
+
+def by_question(prompts: Sequence[Any], completions: Sequence[Any]) -> list[float]:
+    """Takes texts as well as messages, and rewards these by other rules."""
+    return [
+        float(len(set(text)) / 4 if isinstance(text, str) else len(prompt) * (text[0]["content"][:1] == "R"))
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]

@@ -25,6 +25,7 @@ from support.knob_effects import (
 from support.runs import only_reward
 
 from maxent_grpo.config.data import Example
+from maxent_grpo.rewards.term_settings import FunctionStyle
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,37 @@ MODEL = (
     Knob("model.warm_start.seed", 1, trains, WARM),
 )
 
+
+FUNCTIONS = (
+    *("+reward.terms.by_question=1", "+reward.functions.by_question=support.graders:by_question"),
+    *("+reward.terms.slow_on_red=1", "+reward.functions.slow_on_red=support.graders:slow_on_red"),
+    "+reward.on_error.slow_on_red=abstain",
+)
+SHAPED = (
+    *(f"+reward.terms.{name}=1" for name in ("format", "regex", "length", "overlong", "repetition")),
+    *("reward.regex.pattern=R", "reward.length.target=2", "reward.length.width=4", "reward.repetition.ngram_size=1"),
+    "reward.normalize=sum",
+)
+
+REWARD = (
+    Knob("reward.terms", {"task": 1.0, "spread": 0.6}, trains),
+    Knob("reward.functions", {"spread": "support.graders:starts_with_red"}, trains),
+    Knob("reward.styles", {"by_question": FunctionStyle.messages}, trains, FUNCTIONS),
+    Knob("reward.time_limits", {"slow_on_red": 0.01}, trains, FUNCTIONS),
+    Knob("reward.normalize", "term", trains, SHAPED),
+    Knob("reward.normalize_by", "batch", trains, SHAPED),
+    Knob("reward.format.style", "boxed", trains, SHAPED),
+    Knob("reward.regex.pattern", "G", trains, SHAPED),
+    Knob("reward.regex.match", "whole", trains, SHAPED),
+    Knob("reward.length.target", 1, trains, SHAPED),
+    Knob("reward.length.width", 2, trains, SHAPED),
+    Knob("reward.length.shape", "at_least", trains, SHAPED),
+    Knob("reward.overlong.buffer", 3, trains, SHAPED),
+    Knob("reward.overlong.limit", 3, trains, SHAPED),
+    Knob("reward.repetition.ngram_size", 2, trains, SHAPED),
+    Knob("reward.repetition.unit", "words", trains, SHAPED),
+)
+
 RECORD = (
     Knob("evaluation.enabled", False, evaluates, EVAL),
     Knob("evaluation.every_n_steps", 1, evaluates, EVAL),
@@ -285,8 +317,7 @@ RECORD = (
     ),
     Knob("checkpoint.best_goal", "min", names_best, BEST),
     Knob("checkpoint.early_stop_patience", 1, lasts(2), (*BEST, "optimization.learning_rate=1e-12")),
-    Knob("reward.terms", {"task": 1.0, "spread": 0.6}, trains),
-    Knob("reward.functions", {"spread": "support.graders:starts_with_red"}, trains),
+    *REWARD,
     Knob("run.device", "auto", computes_on_cpu),
     Knob("run.num_threads", 2, uses_threads),
     Knob("seed", 1, trains),

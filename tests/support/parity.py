@@ -32,7 +32,7 @@ from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.scoring.reference import score_without_gradient
 from maxent_grpo.training.settings import entropy_mode, scoring_settings
 from maxent_grpo.training.token_selection import choose_tokens, step_tokens
-from maxent_grpo.training.types.choices import FinishReason, ReferenceSource, ScoreMode
+from maxent_grpo.training.types.choices import FinishReason, ReferenceSource, RewardNormalization, ScoreMode
 from maxent_grpo.training.types.rewards import (
     CompletionRecord,
     GenerationBatch,
@@ -209,6 +209,7 @@ def advantages_of(
     rewards: Mapping[str, Sequence[float | None]],
     weights: Sequence[float],
     settings: ScoringSettings,
+    normalize: RewardNormalization = RewardNormalization.none,
 ) -> Tensor:
     """[N] advantages of a batch from the values of its reward terms; None abstains."""
     method = resolve_method(settings, score_mode=ScoreMode.sum, max_completion_len=batch.max_length)
@@ -220,10 +221,11 @@ def advantages_of(
     def term(name: str, values: Sequence[float | None]) -> RewardTerm:
         return RewardTerm(name, lambda completions, **_: list(values))
 
-    spec = RewardSpec([term(name, values) for name, values in rewards.items()], list(weights))
+    spec = RewardSpec([term(name, values) for name, values in rewards.items()], list(weights), normalize)
     graded = grade_rollout(rollout, {name: {} for name in names}, spec)
     nothing = torch.zeros(batch.mask.shape, dtype=torch.float64)
-    credit = assign_credit(graded, settings, method, ScoredTokens(batch.mask, nothing, batch.mask))
+    tokens = ScoredTokens(batch.mask, nothing, batch.mask)
+    credit = assign_credit(graded, settings, method, tokens, reward=spec)
     return torch.tensor(credit.advantage.samples)
 
 

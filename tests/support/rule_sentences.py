@@ -309,36 +309,6 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
         ],
     ),
     (
-        {"reward.terms": {"tsk": 1.0}},
-        "grpo",
-        ["reward.terms.tsk: no such term; there are task, format, exact; did you mean task?"],
-    ),
-    (
-        {"reward.terms": {"task": float("nan")}},
-        "grpo",
-        ["reward.terms.task=nan: a weight must be finite"],
-    ),
-    (
-        {"reward.terms": {"task": 0.0}, "reward.on_error": {"format": "stop"}},
-        "grpo",
-        [
-            "reward.terms has no term with a weight other than 0, so every utility would be 0: set reward.terms.task=1",
-            "reward.on_error.format=stop: reward.terms has no format; it has task",
-        ],
-    ),
-    (
-        {
-            "reward.functions": {"task": "json:loads", "mine": "json.loads", "idle": "json:loads"},
-            "reward.terms.mine": 1.0,
-        },
-        "grpo",
-        [
-            "reward.functions.task: task is a built-in term; give your function another name",
-            "reward.functions.mine=json.loads: write it as package.module:function",
-            "reward.functions.idle has no weight, so it would never be called: add +reward.terms.idle=1",
-        ],
-    ),
-    (
         {},
         "maxent data=reasoning_gym data.task_settings.n_queens.n=4",
         [

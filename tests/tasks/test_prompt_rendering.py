@@ -34,6 +34,7 @@ def test_rows_are_rendered_with_template_and_generation_prompt() -> None:
     assert rendered.rows[0] == {
         "row_id": "short",
         "prompt": "<bos><|user|>ab<|assistant|>",
+        "prompt_messages": [{"role": "user", "content": "ab"}],
         "answer": "answer",
         "num_modes": 2,
     }

@@ -23,6 +23,7 @@ from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, RewardError
 from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import samplers, setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
@@ -42,6 +43,9 @@ ELSEWHERE = {
     "controller.paths.overwrite_existing": "test_controller_state_is_written_where_asked_and_not_over_another_run",
     "controller.paths.resume_from": "test_controllers_alone_can_continue_from_another_run",
     "reward.on_error": "test_a_failing_term_stops_the_run_or_abstains",
+    "reward.numeric.absolute": "test_a_number_may_be_off_by_its_tolerance",
+    "reward.numeric.relative": "test_a_number_may_be_off_by_its_tolerance",
+    "reward.regex.time_limit": "test_a_search_is_given_its_time",
     "run.dir": "test_a_run_goes_into_its_folder",
     "run.dry": "test_a_dry_run_leaves_nothing",
 }
@@ -205,6 +209,25 @@ def test_a_failing_term_stops_the_run_or_abstains(tmp_path: Path) -> None:
         train(tmp_path / "stop", *failing)
     train(tmp_path / "abstain", *failing, "+reward.on_error.refuses_green=abstain")
     assert all(line["reward/abstained"] > 0 for line in metric_lines(tmp_path / "abstain"))
+
+
+def test_a_number_may_be_off_by_its_tolerance(tmp_path: Path) -> None:
+    """The small task has no numbers: its reward terms are put together as for a run, and asked."""
+    for field, tolerance, expected in (("absolute", 0.0, 0.0), ("absolute", 1.0, 1.0), ("relative", 0.02, 1.0)):
+        config = configured(tmp_path / "run", "+reward.terms.numeric=1", f"reward.numeric.{field}={tolerance}")
+        numeric = setup.build_rewards(config, build_task(config.data)).reward_funcs[-1]
+        [grade] = numeric(["?"], ["101"], [[1]], {"answer": ["100"]})
+        assert grade.reward == expected
+
+
+def test_a_search_is_given_its_time(tmp_path: Path) -> None:
+    """Twelve letters are searched within 10 seconds, sixty are left after a thousandth."""
+    pattern = ("+reward.terms.regex=1", "reward.regex.pattern='(a|aa)+$'")
+    for seconds, length, reason in ((10.0, 12, ""), (0.001, 60, "too_slow")):
+        config = configured(tmp_path / "run", *pattern, f"reward.regex.time_limit={seconds}")
+        term = setup.build_rewards(config, build_task(config.data)).reward_funcs[-1]
+        [grade] = term(["?"], ["a" * length + "c"], [[1]], {})
+        assert grade.reason == reason
 
 
 def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str, ...]], Seen]) -> None:

@@ -65,6 +65,15 @@ RUNS: dict[str, tuple[str, ...]] = {
         "+reward.terms.silent_on_green=1",
         "+reward.functions.silent_on_green=support.graders:silent_on_green",
     ),
+    "terms that fail, take too long and log: reward/term_*, reward/extra/*": (
+        "scoring=dr_grpo",
+        *("+reward.terms.refuses_green=1", "+reward.functions.refuses_green=support.graders:refuses_green"),
+        "+reward.on_error.refuses_green=abstain",
+        *("+reward.terms.slow_on_red=1", "+reward.functions.slow_on_red=support.graders:slow_on_red"),
+        *("+reward.on_error.slow_on_red=abstain", "+reward.time_limits.slow_on_red=0.05"),
+        *("+reward.terms.logs_length=1", "+reward.functions.logs_length=support.graders:logs_length"),
+        "evaluation.enabled=false",
+    ),
     "rewards that differ in some groups only: reward/equal_groups": (
         "scoring=dr_grpo",
         *only_reward("starts_with_red"),
@@ -75,6 +84,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "scoring=dapo",
         *only_reward("mixed_on_half"),
         "reward.terms.mixed_on_half=2",
+        "generation.num_generations=3",
         "data.num_train=11",
         "optimization.total_training_steps=6",
         "optimization.num_iterations=2",
@@ -156,6 +166,8 @@ RUNS: dict[str, tuple[str, ...]] = {
 """What a small run is for, and its overrides: together they emit every name of the table."""
 
 CONSTANT = {
+    "reward/term_std/half": "the term gives every completion the same",
+    "reward/term_equal_groups/mixed_on_half": "groups in which the term gives every completion the same are drawn again",
     "policy/clip_ratio_low_min": "advantages of a group have mean 0, so that some completion is not clipped below",
     "generation/failed_requests": "the local sampler has no requests",
     "generation/weight_syncs": "the local sampler has the policy's own weights",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, EvaluationConfig, SeedEvaluationConfig
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.tasks.base import EnumerableTask, Task, TaskRow
 from maxent_grpo.tasks.prompt_writer import prompt_token_ids
 from maxent_grpo.tasks.tokenize import RenderedRows
@@ -53,6 +54,8 @@ class EvaluationParts:
     logging: LoggingHandles
     eval_reward: RewardSpec | None = None
     """Grades evaluations; None takes ``reward``."""
+    state: TrainerState = field(default_factory=TrainerState)
+    """Where training stands, for rewards that ask."""
 
 
 def build_validation(config: EvaluationConfig, parts: EvaluationParts) -> ValidationContext:
@@ -81,6 +84,7 @@ def build_validation(config: EvaluationConfig, parts: EvaluationParts) -> Valida
         greedy_generator=greedy,
         exact=_exact(config, parts),
         seeds=_seeds(config, parts, sampling) if config.seed_eval.enabled else None,
+        state=parts.state,
     )
 
 

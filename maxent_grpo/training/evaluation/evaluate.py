@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from maxent_grpo.distributed import gather_all
@@ -17,6 +18,7 @@ def evaluate(ctx: ValidationContext, step: int) -> dict[str, float]:
     Figures depend on weights and rows alone: neither on batch size and order, nor on what training has drawn, and each
     evaluation draws the same random numbers.
     """
+    ctx = replace(ctx, state=replace(ctx.state, global_step=step))
     shard = ctx.evaluation.rows[ctx.accelerator.process_index :: ctx.accelerator.num_processes]
     rows = _everywhere(ctx, evaluate_rows(ctx, shard))
     figures = {f"eval/{name}": value for name, value in summarise(rows, ctx.evaluation.ks).items()}

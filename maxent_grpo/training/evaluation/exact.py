@@ -76,7 +76,7 @@ class ExactEvaluation:
         ids = [[*(self.token_of[letter] for letter in text), self.eos_token_id] for text in texts]
         records: list[Any] = [CompletionRecord(row["row_id"], tokens, None, FinishReason.eos, 0) for tokens in ids]
         batch = GenerationBatch([row["prompt"]], [row["answer"]], [texts], [records])
-        graded = grade_rollout(batch, {row["row_id"]: row}, ctx.eval_reward or ctx.reward)
+        graded = grade_rollout(batch, {row["row_id"]: row}, ctx.eval_reward or ctx.reward, ctx.state)
         return AnswerTable(
             token_ids=ids,
             utilities=torch.tensor(graded.utilities, dtype=torch.float64),

@@ -93,7 +93,8 @@ def sample_rows(
     for at in range(0, len(rows), settings.batch_size):
         part = rows[at : at + settings.batch_size]
         by_id = {row["row_id"]: row for row in part}
-        graded = grade_rollout(collect_rollout(part, generator, sampling), by_id, ctx.eval_reward or ctx.reward)
+        batch = collect_rollout(part, generator, sampling)
+        graded = grade_rollout(batch, by_id, ctx.eval_reward or ctx.reward, ctx.state)
         evaluated.extend(_evaluated(graded, by_id, threshold))
     return evaluated
 

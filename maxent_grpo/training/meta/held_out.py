@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from maxent_grpo.distributed import global_sum
 from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.objective.logprobs import sequence_sum
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.credit import grade_rollout
 from maxent_grpo.training.experience import rollout_tokens
 from maxent_grpo.training.generation.rollout import collect_rollout
@@ -58,7 +59,8 @@ class HeldOutRollouts:
         # counters of their own: generation/* speaks about the rollouts that are trained on
         settings = replace(ctx.generation, generation_stats=dict.fromkeys(GENERATION_COUNTERS, 0))
         batch = collect_rollout(chosen, self.generator, settings)
-        graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward)
+        state = TrainerState(step, ctx.optimization.schedule.total_training_steps)
+        graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward, state)
         tokens, valid, _, _ = rollout_tokens(ctx, batch, graded)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
         count, total = global_sum(accelerator, [float(valid.sum()), float(utilities[valid].sum())])

@@ -212,6 +212,21 @@ class OnRewardError(StrEnum):
     abstain = "abstain"
 
 
+class RewardNormalization(StrEnum):
+    """What of the rewards is normalised before credit is assigned."""
+
+    none = "none"
+    term = "term"
+    sum = "sum"
+
+
+class NormalizeBy(StrEnum):
+    """Whose standard deviation a normalised reward is divided by."""
+
+    group = "group"
+    batch = "batch"
+
+
 class FinishReason(StrEnum):
     """Why a completion ended."""
 

@@ -7,9 +7,10 @@ Aligned lists are checked when they are built; rows are dropped only by the help
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.types.choices import FinishReason
 
 if TYPE_CHECKING:
@@ -174,13 +175,17 @@ class RewardComputation:
     seed_alpha_effective: float | None = None
     seed_max_possible_entropy: float | None = None
     shaped_utils: list[float] | None = None
-    """Utilities as credit saw them, where a rule reshaped them by their group or length; None where it is ``total_utils``."""
+    """Utilities reshaped by their group or length, where a rule did that; else None."""
+    normalized_utils: list[float] | None = None
+    """Utilities in units of a deviation, where they were normalised; else None."""
     row_weights: list[list[float]] | None = None
     """Factors of the advantages by group, where they differ within groups or follow from them; None where they do not."""
 
     @property
     def credited_utils(self) -> list[float]:
         """The utilities that advantages and q were made from."""
+        if self.normalized_utils is not None:
+            return self.normalized_utils
         return self.total_utils if self.shaped_utils is None else self.shaped_utils
 
     @property
@@ -361,3 +366,5 @@ class ValidationContext:
     """Every answer there is; None leaves exact figures out."""
     seeds: SeedEvaluation | None = None
     """The prompts with seed tags; None leaves them out."""
+    state: TrainerState = field(default_factory=TrainerState)
+    """What reward functions learn of the run's progress; an evaluation belongs to no epoch."""

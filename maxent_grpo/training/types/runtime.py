@@ -17,8 +17,10 @@ from maxent_grpo.training.types.choices import (
     GroupLoss,
     KlEstimator,
     MismatchMode,
+    NormalizeBy,
     RatioLevel,
     Reduction,
+    RewardNormalization,
     Truncation,
 )
 from maxent_grpo.training.types.credit import (
@@ -185,10 +187,12 @@ class OptimizationSettings:
 
 @dataclass(slots=True)
 class RewardSpec:
-    """Reward terms and their weights, one weight per term."""
+    """Reward terms and their weights, one weight per term; and what of them is normalised before credit is assigned."""
 
     reward_funcs: Sequence[Any]
     reward_weights: list[float]
+    normalize: RewardNormalization = RewardNormalization.none
+    normalize_by: NormalizeBy = NormalizeBy.group
 
     def __post_init__(self) -> None:
         if len(self.reward_funcs) != len(self.reward_weights):
