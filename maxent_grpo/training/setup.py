@@ -24,8 +24,8 @@ from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.warm_start import warm_start
-from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.rewards.batch import TrainerState
+from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
