@@ -15,7 +15,7 @@ from typing import Any, Union, cast, get_args, get_origin
 
 from omegaconf import MISSING
 
-from maxent_grpo.config.declared import Setting, all_settings, field_types, groups, options, settings, shown
+from maxent_grpo.config.declared import Setting, all_settings, field_types, groups, node_type, options, settings, shown
 from maxent_grpo.config.root import RootConfig
 
 HEADER = """\
@@ -131,6 +131,8 @@ def type_words(kind: Any) -> str:
         return f"list of {type_words(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(f"`{member.value}`" for member in kind)
+    if node_type(kind) is not None:
+        return "settings"
     return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
 
 

@@ -13,6 +13,7 @@ from maxent_grpo.config.controller import (
 )
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
+from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
@@ -56,6 +57,8 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("model", "tiny", TinyModelConfig),
     ("data", "coloring", ColoringDataConfig),
     ("data", "countdown", CountdownDataConfig),
+    ("data", "table", TableDataConfig),
+    ("data", "hub", HubDataConfig),
     ("generation", "local", LocalGenerationConfig),
     ("scoring", "grpo", GrpoScoringConfig),
     ("scoring", "dr_grpo", DrGrpoScoringConfig),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -45,12 +46,12 @@ class Task(Protocol):
         ...
 
     @property
-    def train_rows(self) -> list[TaskRow]:
+    def train_rows(self) -> Sequence[TaskRow]:
         """Problems to train on."""
         ...
 
     @property
-    def eval_rows(self) -> list[TaskRow]:
+    def eval_rows(self) -> Sequence[TaskRow]:
         """Held-out problems, disjoint from the training problems and the demonstrations by ``row_id``."""
         ...
 

@@ -1,0 +1,30 @@
+"""Files that are made once, under a name that says what they were made from, and then only read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def kept_file(folder: str, kind: str, made_from: Any, ending: str, write: Callable[[Path], None]) -> Path:
+    """The file made from ``made_from`` (anything that JSON can say), written by ``write`` unless it is there.
+
+    It appears under its name only when it is whole, so that an interrupted writer leaves nothing to be mistaken for it, and
+    several processes may ask at once.
+    """
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:24]
+    path = Path(folder).expanduser() / f"{kind}-{key}{ending}"
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
