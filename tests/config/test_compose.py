@@ -28,7 +28,13 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-ALONGSIDE = {"countdown": ("generation.max_completion_len=11",), "kl": ("controller.law=additive",)}
+COLD = "model.warm_start.enabled=false"
+ALONGSIDE = {
+    "countdown": ("generation.max_completion_len=11",),
+    "table": (f"data.path={Path(__file__).parents[1]}/support/tables/sums.jsonl", COLD),
+    "hub": ("data.path=openai/gsm8k", COLD),
+    "kl": ("controller.law=additive",),
+}
 """What an option cannot do without."""
 
 
