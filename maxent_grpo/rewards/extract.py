@@ -6,7 +6,8 @@ stands before the last ``</think>`` is reasoning and never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -18,7 +19,11 @@ OPEN_TAG, CLOSE_TAG = "<answer>", "</answer>"
 OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 HASHES = "####"
 PHRASES = ("answer is", "answer:")
-_BOXES = ("\\boxed", "\\fbox")
+CONTINUATIONS = (". ", ", so ", ", because ", " because ", " since ", ", which ")
+"""What ends the answer after a phrase, besides the end of its line."""
+MAX_UNMARKED = 200
+"""Longest completion that is itself taken for the answer, where nothing in it marks one [characters]."""
+_BOX = re.compile(r"\\(?:boxed|fbox) *\{")
 _SPACING = ("\\displaystyle", "\\left", "\\right", "\\,", "\\!", "\\;", "\\:", "\\ ", "~", "$")
 
 
@@ -57,11 +62,12 @@ def extract(completion: str, part: AnswerPart | str) -> Extracted:
     return _single(tagged(said) if part == AnswerPart.TAGS else boxed(said))
 
 
-def stated_answer(completion: str) -> Extracted:
+def stated_answer(completion: str, first_line: bool = False) -> Extracted:
     r"""The answer that a completion states, wherever it does: the first of these that occurs decides.
 
     1. ``<answer>...</answer>``; 2. ``\boxed{...}``, inside the tags or anywhere; 3. the rest of the line after ``####``;
-    4. the rest of the sentence after "the answer is" or "answer:"; 5. all of it. Reasons as ``extract``.
+    4. the rest of the sentence after "the answer is" or "answer:"; 5. all of it, if that is one short line, or its first line
+    with ``first_line``. Reasons as ``extract``.
     """
     if len(completion) > MAX_COMPLETION:
         return Extracted("", "too_long")
@@ -73,12 +79,15 @@ def stated_answer(completion: str) -> Extracted:
         if inside.reason:
             return inside
         said = inside.text
-    if any(box in said for box in _BOXES):
+    if _BOX.search(said):
         return _single(boxed(said))
-    for marked in (_after_hashes(said), _after_phrases(said)):
-        if marked:
-            return _single(iter(marked))
-    return _single(iter([said]))
+    for places, marked in ((_hashes(said), _line), (_phrases(said), _sentence)):
+        if places:
+            return _single(marked(said, place) for place in places)
+    said = said.strip()
+    if not first_line and ("\n" in said or len(said) > MAX_UNMARKED):
+        return Extracted("", "no_answer")
+    return _single([_line(said, 0)])
 
 
 def after_thinking(completion: str) -> str | None:
@@ -103,30 +112,13 @@ def boxed(text: str) -> Iterator[str]:
 
     Escaped braces do not count. A box that is never closed holds nothing, nor does whatever it swallows.
     """
-    position = 0
-    while True:
-        start, position = _next_box(text, position)
-        if start < 0:
-            return
-        end = _closing_brace(text, position)
+    box = _BOX.search(text)
+    while box:
+        end = _closing_brace(text, box.end())
         if end < 0:
             return
-        yield text[position:end]
-        position = end + 1
-
-
-def _next_box(text: str, position: int) -> tuple[int, int]:
-    """Where the next box command starts and where its content starts; (-1, -1) when there is none."""
-    while True:
-        found = [(place, len(box)) for box in _BOXES if (place := text.find(box, position)) >= 0]
-        if not found:
-            return -1, -1
-        start, length = min(found)
-        position = start + length
-        while position < len(text) and text[position] == " ":
-            position += 1
-        if text.startswith("{", position):
-            return start, position + 1
+        yield text[box.end() : end]
+        box = _BOX.search(text, end + 1)
 
 
 def _closing_brace(text: str, position: int) -> int:
@@ -145,42 +137,40 @@ def _closing_brace(text: str, position: int) -> int:
     return -1
 
 
-def _after_hashes(text: str) -> list[str]:
-    return [line.partition(HASHES)[2].lstrip("#") for line in text.splitlines() if HASHES in line]
+def _hashes(text: str) -> list[int]:
+    return [mark.end() for mark in re.finditer(f"{HASHES}#*", text)]
 
 
-def _after_phrases(text: str) -> list[str]:
-    """What follows each marking phrase, up to the end of its sentence."""
-    lowered = text.lower()
-    if len(lowered) != len(text):  # a few letters change their length in lower case
-        return []
-    places: list[int] = []
-    for phrase in PHRASES:
-        place = lowered.find(phrase)
-        while place >= 0:
-            places.append(place + len(phrase))
-            place = lowered.find(phrase, place + len(phrase))
-    return [_sentence(text, place) for place in sorted(places)]
+def _phrases(text: str) -> list[int]:
+    """Where each marking phrase ends, in either case."""
+    return [mark.end() for mark in re.finditer("|".join(PHRASES), text, re.IGNORECASE)]
+
+
+def _line(text: str, position: int) -> str:
+    """From ``position`` to the end of the line; no further than what would be too long anyway."""
+    end = text.find("\n", position, position + MAX_ANSWER + 2)
+    return text[position : end if end >= 0 else position + MAX_ANSWER + 2].strip().strip("*`").strip()
 
 
 def _sentence(text: str, position: int) -> str:
-    """From ``position`` to the end of the line or of the sentence (a full stop before white space or the end)."""
-    end = text.find("\n", position, position + MAX_ANSWER + 2)
-    line = text[position : end if end >= 0 else position + MAX_ANSWER + 2].strip().lstrip(":").strip()
-    stop = line.find(". ")
-    return line[:stop] if stop >= 0 else line
+    """From the first word after ``position`` to the end of the line or of the sentence."""
+    word = re.compile(r"[\s:*]*").match(text, position)
+    line = _line(text, word.end() if word else position)
+    for continuation in CONTINUATIONS:
+        line = line.partition(continuation)[0]
+    return line.strip().strip("*`").strip()
 
 
-def _single(found: Iterator[str]) -> Extracted:
+def _single(found: Iterable[str]) -> Extracted:
     """The one answer among those found, if they say the same but for spacing."""
-    last, first = "", None
+    last, first, form = "", None, ""
     for text in found:
         if len(text) > MAX_ANSWER and len(text.strip()) > MAX_ANSWER:
             return Extracted("", "too_long")
         last = text.strip()
         if first is None:
-            first = _unspaced(last)
-        elif _unspaced(last) != first:
+            first, form = last, _unspaced(last)
+        elif last != first and _unspaced(last) != form:
             return Extracted("", "several")
     if first is None:
         return Extracted("", "no_answer")

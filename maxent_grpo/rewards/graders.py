@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from maxent_grpo.rewards.choice import grade_choice
-from maxent_grpo.rewards.exact import grade_exact
+from maxent_grpo.rewards.choice import grade_choice, right_letter
+from maxent_grpo.rewards.exact import grade_exact, right_text
 from maxent_grpo.rewards.extract import AnswerPart, extract
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.rewards.math_answer import grade_math_answers
-from maxent_grpo.rewards.numeric import grade_numeric
+from maxent_grpo.rewards.math_answer import grade_math_answers, right_answer
+from maxent_grpo.rewards.numeric import grade_numeric, right_number
 
 GradeMany = Callable[[Sequence[str], Sequence[str]], list[Grade]]
 
@@ -27,6 +27,8 @@ class TextGrader:
     """What it rewards, in one line."""
     many: GradeMany
     """Completions and their answers, equally many, to grades."""
+    check: Callable[[str], object]
+    """Called with an answer, raises ``DataError`` if none can be graded against it."""
 
     def __call__(self, completion: str, answer: str) -> Grade:
         """The grade of one completion.
@@ -44,7 +46,7 @@ def numeric_grader(absolute: float = 0.0, relative: float = 0.0) -> TextGrader:
     def grade(completion: str, answer: str) -> Grade:
         return grade_numeric(completion, answer, absolute=absolute, relative=relative)
 
-    return TextGrader("1 if the completion states one number and it is the answer's", _one_by_one(grade))
+    return TextGrader("1 if the completion states one number and it is the answer's", _one_by_one(grade), right_number)
 
 
 def on_part(grader: TextGrader, part: AnswerPart | str) -> TextGrader:
@@ -60,7 +62,7 @@ def on_part(grader: TextGrader, part: AnswerPart | str) -> TextGrader:
         )
         return [Grade(0.0, None, shown.reason) if shown.reason else next(grades) for shown in parts]
 
-    return TextGrader(grader.rewards, many)
+    return TextGrader(grader.rewards, many, grader.check)
 
 
 def _one_by_one(grade: Callable[[str, str], Grade]) -> GradeMany:
@@ -71,9 +73,13 @@ def _one_by_one(grade: Callable[[str, str], Grade]) -> GradeMany:
 
 
 GRADERS: dict[str, TextGrader] = {
-    "exact": TextGrader("1 if the completion is the answer, white space aside", _one_by_one(grade_exact)),
+    "exact": TextGrader("1 if the completion is the answer, white space aside", _one_by_one(grade_exact), right_text),
     "numeric": numeric_grader(),
-    "choice": TextGrader("1 if the completion chooses the answer's letter and no other", _one_by_one(grade_choice)),
-    "math": TextGrader("1 if the completion states one answer that is mathematically the answer's", grade_math_answers),
+    "choice": TextGrader(
+        "1 if the completion chooses the answer's letter and no other", _one_by_one(grade_choice), right_letter
+    ),
+    "math": TextGrader(
+        "1 if the completion states one answer, mathematically the right one", grade_math_answers, right_answer
+    ),
 }
 """The graders and what each rewards."""
