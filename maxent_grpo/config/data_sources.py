@@ -58,6 +58,8 @@ class SourceDataConfig(DataConfig):
     """Further columns that reward functions and data.prompt_template get, by name; null keeps all."""
     grader: GraderName = GraderName.math
     """What counts as a right completion: `exact` text, an equal number (`numeric`), the same letter (`choice`), or mathematically the same (`math`)."""
+    check_answers: int = 10_000
+    """Records of each table whose answers are shown to the grader at the start, so that one that it cannot read is a broken record and not the end of a run; 0 shows it none [rows]."""
     num_train: int | None = None
     """At most this many training rows, a choice that data.split_seed fixes; null takes all [prompts]."""
     num_eval: int | None = 256

@@ -78,6 +78,7 @@ RANGES: dict[str, Interval] = {
     "data.eval_fraction": BELOW_ONE,
     "data.split_seed": SEED,
     "data.shuffle_buffer": COUNT,
+    "data.check_answers": COUNT_OR_ZERO,
     "generation.num_generations": COUNT,
     "generation.max_prompt_len": COUNT,
     "generation.max_completion_len": COUNT,

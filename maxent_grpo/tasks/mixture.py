@@ -6,12 +6,10 @@ Everything is a pure function of sizes, weights, seed and epoch, so that a posit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from maxent_grpo.errors import DataError
 
 _PERMUTE, _JITTER = 1, 2
 
@@ -31,22 +29,6 @@ class Mixture:
     def order(self, seed: int, epoch: int, *, shuffle: bool = True) -> npt.NDArray[np.int64]:
         """See ``mixture_order``."""
         return mixture_order(self.sizes, self.weights, self.num_rows, seed, epoch, shuffle=shuffle)
-
-    def restricted_to(self, places: Sequence[int]) -> Mixture:
-        """The mixture of those rows only, which are then numbered anew; ``places`` rise. An epoch has as many rows as are left.
-
-        Raises:
-            DataError: nothing is left of a source.
-        """
-        borders = np.searchsorted(np.asarray(places), np.concatenate([[0], np.cumsum(self.sizes)]))
-        sizes = np.diff(borders).tolist()
-        gone = [label for label, size in zip(self.labels, sizes, strict=True) if size == 0]
-        if gone:
-            raise DataError(
-                f"data.mixture: all rows of {', '.join(gone)} were left out, so that its share cannot be given; leave it out of "
-                f"the mixture, or keep its rows"
-            )
-        return replace(self, sizes=tuple(sizes), num_rows=len(places))
 
 
 def mixture_order(

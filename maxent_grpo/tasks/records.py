@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.training.types.choices import OnBadRow
@@ -58,10 +58,10 @@ class Records:
         """The columns of the whole table."""
         self.num_files = len(files)
         self._files = files
-        self._ends = np.cumsum([len(file) for file in files], dtype=np.int64)
+        self._ends = list(accumulate(len(file) for file in files))
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return self._ends[-1]
 
     def record(self, index: int) -> dict[str, Any]:
         """The record at ``index``, from 0."""
@@ -76,7 +76,7 @@ class Records:
     def find(self, file: int, line: int) -> int | None:
         """The index of the record at a place, in logarithmic time; None if no usable record stands there."""
         inside = self._files[file].find(line) if 0 <= file < self.num_files else None
-        return None if inside is None else inside + (int(self._ends[file - 1]) if file else 0)
+        return None if inside is None else inside + (self._ends[file - 1] if file else 0)
 
     def where(self, index: int) -> str:
         """The place in words, as `train.jsonl, line 17`."""
@@ -85,8 +85,8 @@ class Records:
         return f"{file.title}, {file.unit} {file.line(inside)}"
 
     def _locate(self, index: int) -> tuple[int, int]:
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return number, index - (int(self._ends[number - 1]) if number else 0)
+        number = bisect_right(self._ends, index)
+        return number, index - (self._ends[number - 1] if number else 0)
 
 
 @dataclass
@@ -115,12 +115,13 @@ class Account:
         if num_good == 0:
             raise DataError(f"{self.name} holds no records: there is nothing to learn from; name other data")
         if self.num_bad:
-            logger.warning("%s", self._said("are left out (data.on_bad_row=skip)"))
+            logger.warning("%s", self._said("left out (data.on_bad_row=skip)"))
 
     def _said(self, what: str) -> str:
         rest = self.num_bad - len(self.named)
         lines = [f"  {line}" for line in self.named] + ([f"  and {rest} more"] if rest else [])
-        return "\n".join([f"{self.name}: {self.num_bad} records {what}:", *lines])
+        count = f"{self.num_bad} record" + ("s" if self.num_bad > 1 else "")
+        return "\n".join([f"{self.name}: {count} {what}:", *lines])
 
     def _advice(self, num_good: int) -> str:
         if num_good == 0:

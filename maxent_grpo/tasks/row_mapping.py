@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, cast
@@ -34,14 +34,13 @@ class RowMapping:
     columns: Sequence[str] | None = None
     """Columns kept beside question and answer; None keeps all."""
 
-    def check(self, record: Mapping[str, Any]) -> str:
-        """Why the record cannot be used; empty if it can."""
+    def check(self, record: Mapping[str, Any], unreadable: Callable[[str], str]) -> str:
+        """Why the record cannot be used; empty if it can. ``unreadable`` says why an answer cannot be graded against."""
         try:
             self._messages(record)
-            self._answer(record)
+            return unreadable(self._answer(record))
         except BadRow as why:
             return str(why)
-        return ""
 
     def row(self, record: Mapping[str, Any], place: str, names: Sequence[str]) -> TaskRow:
         """The problem of a record. ``place`` opens its ``row_id``; ``names`` are the columns of the whole table.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import overload
 
 import numpy as np
@@ -86,10 +88,10 @@ class JoinedRows(Sequence[TaskRow]):
 
     def __init__(self, parts: Sequence[SourceRows]) -> None:
         self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        self._ends = list(accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return self._ends[-1]
 
     @overload
     def __getitem__(self, index: int) -> TaskRow: ...
@@ -111,7 +113,7 @@ class JoinedRows(Sequence[TaskRow]):
         """
         for part, end in zip(self._parts, self._ends, strict=True):
             try:
-                return int(end) - len(part) + part.place_of(row_id)
+                return end - len(part) + part.place_of(row_id)
             except KeyError:
                 continue
         raise KeyError(row_id)
@@ -125,5 +127,5 @@ class JoinedRows(Sequence[TaskRow]):
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(index)
-        number = int(np.searchsorted(self._ends, position, side="right"))
-        return number, position - (int(self._ends[number - 1]) if number else 0)
+        number = bisect_right(self._ends, position)
+        return number, position - (self._ends[number - 1] if number else 0)

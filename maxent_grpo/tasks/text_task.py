@@ -17,7 +17,7 @@ from maxent_grpo.rewards.graders import GRADERS
 from maxent_grpo.tasks.base import Demonstration, TaskRow
 from maxent_grpo.tasks.hub_data import load_split, stream_into_file
 from maxent_grpo.tasks.mixture import Mixture, apportioned
-from maxent_grpo.tasks.records import Account, Records, TableFile
+from maxent_grpo.tasks.records import Account, Check, Records, TableFile
 from maxent_grpo.tasks.row_mapping import RowMapping
 from maxent_grpo.tasks.source_rows import JoinedRows, SourceRows
 from maxent_grpo.tasks.table_arrow import StoredDataset, open_parquet, read_arrow_table
@@ -168,6 +168,24 @@ def _mapping(config: SourceDataConfig, source: Source) -> RowMapping:
     )
 
 
+def _check(mapping: RowMapping, config: SourceDataConfig) -> Check:
+    """Looks at the records of one table, and shows the answers of the first of them to the grader."""
+    grader, left = GRADERS[config.grader], config.check_answers
+
+    def unreadable(answer: str) -> str:
+        nonlocal left
+        if left == 0:
+            return ""
+        left -= 1
+        try:
+            grader("", answer)
+        except DataError as why:
+            return str(why)
+        return ""
+
+    return lambda record: mapping.check(record, unreadable)
+
+
 def _read_files(
     name: str, files: Sequence[Path], mapping: RowMapping, config: SourceDataConfig, accounts: list[Account]
 ) -> Records:
@@ -176,7 +194,7 @@ def _read_files(
     Raises:
         DataError: a column is not there, records are broken under data.on_bad_row=stop, or none is left.
     """
-    account = Account(name)
+    account, check = Account(name), _check(mapping, config)
     accounts.append(account)
     seen: dict[str, Any] = {}
     tables: list[TableFile] = []
@@ -184,10 +202,10 @@ def _read_files(
         if path.suffix.lower() == PARQUET:
             table = open_parquet(path, config.cache_dir)
             _refuse_absent(name, mapping, table.names, table.record(0) if len(table) else {})
-            tables.append(read_arrow_table(table, mapping.read_columns(table.names), mapping.check, account))
+            tables.append(read_arrow_table(table, mapping.read_columns(table.names), check, account))
             seen.update(dict.fromkeys(table.names))
         else:
-            tables.append(read_text_file(path, mapping.check, account, seen))
+            tables.append(read_text_file(path, check, account, seen))
     return _settled(name, tables, mapping, seen, account, config)
 
 
@@ -212,7 +230,7 @@ def _read_split(
     accounts.append(account)
     sample = table.record(0) if len(table) else {}
     _refuse_absent(table.title, mapping, table.names, sample)
-    file = read_arrow_table(table, mapping.read_columns(table.names), mapping.check, account)
+    file = read_arrow_table(table, mapping.read_columns(table.names), _check(mapping, config), account)
     return _settled(table.title, [file], mapping, dict.fromkeys(table.names) | sample, account, config)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxent_grpo.errors import DataError
 from maxent_grpo.tasks.mixture import Mixture, apportioned, mixture_order
 
 SIZES, WEIGHTS = (5, 40, 13), (1.0, 2.0, 0.5)
@@ -85,10 +83,7 @@ def test_without_shuffling_each_source_keeps_its_order_and_goes_on_where_it_stop
     assert epochs == [[0, 3, 1, 4], [2, 5, 0, 6], [1, 3, 2, 4]]
 
 
-def test_a_mixture_is_made_anew_of_the_rows_that_are_left() -> None:
+def test_a_tasks_mixture_orders_its_rows() -> None:
     mixture = Mixture(("a", "b", "c"), SIZES, WEIGHTS, 58)
-    left = mixture.restricted_to([0, 4, 5, 44, 45, 57])
-    assert (left.sizes, left.weights, left.num_rows) == ((2, 2, 2), WEIGHTS, 6)
-    assert mixture.restricted_to(range(58)) == mixture
-    with pytest.raises(DataError, match=r"all rows of a, c were left out"):
-        mixture.restricted_to([5, 6])
+    assert mixture.order(1, 2).tolist() == mixture_order(SIZES, WEIGHTS, 58, 1, 2).tolist()
+    assert mixture.order(1, 2, shuffle=False).tolist() != mixture.order(1, 2).tolist()

@@ -35,7 +35,7 @@ def write_jsonl(path: Path, records: Sequence[Any]) -> Path:
 
 
 def table(path: Path, cache: Path | None = None, **settings: Any) -> TextTask:
-    settings = {"eval_fraction": 0.0, **settings}
+    settings = {"eval_fraction": 0.0, "check_answers": 0, **settings}
     task = build_task(TableDataConfig(path=str(path), cache_dir=str(cache or path.parent / "cache"), **settings))
     assert isinstance(task, TextTask)
     return task
@@ -269,7 +269,7 @@ def test_at_most_ten_broken_rows_are_named_and_the_rest_counted(
         task = table(path, on_bad_row=OnBadRow.skip)
     assert (len(task.train_rows), task.num_skipped) == (10, 33)
     said = caplog.records[0].getMessage()
-    assert said.startswith(f"{path}: 33 records are left out (data.on_bad_row=skip):\n  {path}, line 11: the question")
+    assert said.startswith(f"{path}: 33 records left out (data.on_bad_row=skip):\n  {path}, line 11: the question")
     assert said.endswith("and 23 more")
 
 
@@ -372,6 +372,26 @@ def test_the_chosen_grader_grades(tmp_path: Path) -> None:
         task.demonstrations(1, 1.0, 0)
 
 
+def test_an_answer_that_the_grader_cannot_read_is_a_broken_record(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": text} for text in ("B", "7", "C", "zz")])
+    said = complaint(path, grader=GraderName.choice, check_answers=9).splitlines()
+    assert [line.split(", so that")[0] for line in said[:3]] == [
+        f"{path}: 2 records cannot be used:",
+        f"  {path}, line 2: answer '7' is not one letter from A to J",
+        f"  {path}, line 4: answer 'zz' is not one letter from A to J",
+    ]
+    kept = table(path, grader=GraderName.choice, on_bad_row=OnBadRow.skip, check_answers=9)
+    assert [row.answer for row in kept.train_rows] == ["B", "C"]
+    first = table(path, grader=GraderName.choice, on_bad_row=OnBadRow.skip, check_answers=2)
+    assert [row.answer for row in first.train_rows] == ["B", "C", "zz"]
+    assert f"{path}, line 1: answer 'B' is not one number" in complaint(
+        path, grader=GraderName.numeric, check_answers=1
+    )
+    assert "answer '\\\\frac{' cannot be read" in complaint(
+        write_jsonl(path, [{"prompt": "a", "answer": "\\frac{"}]), check_answers=1
+    )
+
+
 def test_a_mixture_of_tables_has_its_proportions_and_each_its_columns(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"prompt": f"a{n}", "answer": n} for n in range(40)])
     write_jsonl(tmp_path / "b.jsonl", [{"q": f"b{n}", "gold": f"so #### {n}", "mixture": 1} for n in range(10)])
@@ -411,7 +431,7 @@ def used():
 found = [used()]
 tasks = []
 for path in sys.argv[2:]:
-    tasks.append(build_task(TableDataConfig(path=path, cache_dir=sys.argv[1])))
+    tasks.append(build_task(TableDataConfig(path=path, cache_dir=sys.argv[1], check_answers=0)))
     found.append(used())
 print(json.dumps(found))
 """

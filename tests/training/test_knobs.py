@@ -38,6 +38,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
+from maxent_grpo.training.types.choices import GraderName
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
@@ -56,6 +57,7 @@ ELSEWHERE = {
     **{f"data.{name}": "test_a_setting_of_a_table_decides_its_rows" for name in TABLE_CHANGES},
     **{f"data.{name}": "test_a_setting_of_a_data_set_decides_its_rows" for name in HUB_CHANGES},
     "data.revision": "test_a_revision_is_one_of_the_hub_alone",
+    "data.check_answers": "test_answers_are_shown_to_the_grader_at_the_start",
     "data.on_bad_row": "test_broken_rows_stop_the_run_or_are_left_out",
     "data.cache_dir": "test_files_made_of_the_data_are_kept_in_their_folder",
     "run.dir": "test_a_run_goes_into_its_folder",
@@ -255,10 +257,18 @@ def test_broken_rows_stop_the_run_or_are_left_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"broken\.jsonl, line 25: there is no column answer"):
         train(tmp_path / "stop", *small)
     train(tmp_path / "skip", *small, "data.on_bad_row=skip")
-    assert "1 records are left out" in (tmp_path / "skip" / "run.log").read_text()
+    assert "1 record left out" in (tmp_path / "skip" / "run.log").read_text()
     asked = {line["prompt"] for line in completion_lines(tmp_path / "skip")}
     assert len(asked) == 8
     assert all(re.fullmatch(r"<bos><\|user\|>\d\+\d=<\|assistant\|>", prompt) for prompt in asked)
+
+
+def test_answers_are_shown_to_the_grader_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "one"}\n' * 4)
+    config = TableDataConfig(path=str(tmp_path / "a.jsonl"), grader=GraderName.numeric)
+    with pytest.raises(DataError, match="4 records cannot be used"):
+        build_task(config)
+    assert len(build_task(replace(config, check_answers=0)).train_rows) == 4
 
 
 def test_files_made_of_the_data_are_kept_in_their_folder(tmp_path: Path) -> None:
