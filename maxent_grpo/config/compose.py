@@ -331,7 +331,7 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
 
 def _names_values(kind: Any) -> bool:
     """Whether a type is a dictionary of plain values, whose names may hold dots."""
-    return free_names(kind) and node_type(get_args(kind)[1]) is None
+    return free_names(kind) and node_type(get_args(kind)[1]) is None and not free_names(get_args(kind)[1])
 
 
 def _wrong_type(path: str, value: Any, kind: Any) -> str:

@@ -1,6 +1,7 @@
 """`data`: the problems, their train and evaluation split, and what happens to prompts that are too long."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from maxent_grpo.training.types.choices import LongPrompts
 
@@ -59,5 +60,21 @@ class CountdownDataConfig(DataConfig):
     """Training problems [prompts]."""
     num_eval: int = 96
     """Held-out problems, disjoint from training and demonstrations by numbers and target [prompts]."""
+    problem_seed: int = 0
+    """Seed of the problems; separate from the run's seed so that runs share one dataset."""
+
+
+@dataclass(slots=True)
+class ReasoningGymDataConfig(DataConfig):
+    """Problems that the reasoning-gym library generates, of one family or of several, graded by its own graders."""
+
+    tasks: dict[str, float] = field(default_factory=dict[str, float])
+    """Families and their shares, as in {chain_sum: 1} or {chain_sum: 3, gsm_symbolic: 1}."""
+    task_settings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Settings of a family under its name, as in {chain_sum: {max_terms: 2}}; what is left out has the library's default."""
+    num_train: int = 2000
+    """Training problems, all families together [prompts]."""
+    num_eval: int = 128
+    """Held-out problems, all different from the training problems [prompts]."""
     problem_seed: int = 0
     """Seed of the problems; separate from the run's seed so that runs share one dataset."""

@@ -81,7 +81,7 @@ class TableDataConfig(SourceDataConfig):
     eval_path: str | None = None
     """File, folder or pattern of the held-out rows; null: data.eval_fraction of the rows are held out."""
     sources: dict[str, TableSource] = field(default_factory=dict[str, TableSource])
-    """What differs for a source of data.mixture: `{gsm: {path: gsm.jsonl, answer_after: "####"}}`, with path, prompt_column, answer_column, answer_after, answer_boxed."""
+    """What differs for a source of data.mixture: `{gsm: {path: gsm.jsonl, answer_after: "####"}}`. A name without an entry is itself the path."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class HubDataConfig(SourceDataConfig):
     shuffle_buffer: int = 10_000
     """Rows that a stream's shuffle holds, from which it draws at random; 1 keeps the order [rows]."""
     sources: dict[str, HubSource] = field(default_factory=dict[str, HubSource])
-    """What differs for a source of data.mixture: `{gsm: {path: openai/gsm8k, name: main, answer_after: "####"}}`, with path, name, split, eval_split, revision, prompt_column, answer_column, answer_after, answer_boxed."""
+    """What differs for a source of data.mixture: `{gsm: {path: openai/gsm8k, name: main, answer_after: "####"}}`. A name without an entry is itself the path."""
 
 
 @dataclass(frozen=True, slots=True)

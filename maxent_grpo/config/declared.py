@@ -99,7 +99,7 @@ def kind_at(path: str, chosen: dict[str, type]) -> Any | None:
             kind = field_types(node).get(part)
         elif free_names(kind):
             kind = get_args(kind)[1]
-            if node_type(kind) is None:
+            if node_type(kind) is None and not free_names(kind):
                 return kind  # the user's name may hold dots, as a file's does
         else:
             return None
@@ -162,7 +162,7 @@ def describe(kind: Any) -> str:
     node = node_type(kind)
     if node is not None:
         return "a group of settings, " + ", ".join(field_types(node)) + "; set one of them"
-    return {bool: "true or false", int: "an integer", float: "a number", str: "text"}[kind]
+    return {bool: "true or false", int: "an integer", float: "a number", str: "text", Any: "any value"}[kind]
 
 
 def choices(kind: Any) -> list[str]:

@@ -3,6 +3,11 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omegaconf import MISSING
+
+CACHE = "outputs/.cache"
+"""Folder of what is made once and used by many runs."""
+
 
 class Dtype(StrEnum):
     """Floating-point type of the weights."""
@@ -39,7 +44,7 @@ class WarmStartConfig:
     """Demonstrators choose the right answer of rank j (in lexicographic order) with probability proportional to exp(-mode_skew * j)."""
     seed: int = 0
     """Seed of the demonstrations and of their order; separate from the run's seed so that runs share one start."""
-    cache_dir: str = "outputs/.cache"
+    cache_dir: str = CACHE
     """Folder of cached warm starts."""
 
 
@@ -70,3 +75,28 @@ class TinyModelConfig(ModelConfig):
     init_seed: int = 0
     """Seed of the random initial weights."""
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+
+
+@dataclass(slots=True)
+class PretrainedModelConfig(ModelConfig):
+    """Fields of models that come with trained weights."""
+
+
+@dataclass(slots=True)
+class SmolLM2ModelConfig(PretrainedModelConfig):
+    """SmolLM2-135M-Instruct, a chat model that two CPU cores can train; `make smollm2` fetches and converts it once."""
+
+    cache_dir: str = CACHE
+    """Folder that `make smollm2` keeps the converted model in."""
+
+
+@dataclass(slots=True)
+class HfModelConfig(PretrainedModelConfig):
+    """A causal language model of the Hugging Face hub or of a local folder."""
+
+    name: str = MISSING
+    """Hub id such as Qwen/Qwen2.5-0.5B-Instruct, or a local folder."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; null is its main branch."""
+    trust_remote_code: bool = False
+    """Run Python code that the model's repository brings along; false refuses models that need it."""

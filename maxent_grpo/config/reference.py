@@ -131,9 +131,10 @@ def type_words(kind: Any) -> str:
         return f"list of {type_words(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(f"`{member.value}`" for member in kind)
-    if node_type(kind) is not None:
-        return "settings"
-    return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
+    node = node_type(kind)
+    if node is not None:
+        return "{" + ", ".join(f"{name}: {type_words(inner)}" for name, inner in field_types(node).items()) + "}"
+    return {bool: "true or false", int: "integer", float: "number", str: "text", Any: "any value"}[kind]
 
 
 def _table(rows: Sequence[Entry]) -> str:

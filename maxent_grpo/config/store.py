@@ -12,12 +12,12 @@ from maxent_grpo.config.controller import (
     KlControllerConfig,
 )
 from maxent_grpo.config.controller_meta import MetaControllerConfig
-from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
+from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
-from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.model import HfModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.reward import TaskRewardConfig
 from maxent_grpo.config.root import RootConfig
@@ -55,10 +55,13 @@ from maxent_grpo.config.scoring_methods import (
 
 OPTIONS: list[tuple[str, str, type]] = [
     ("model", "tiny", TinyModelConfig),
+    ("model", "smollm2", SmolLM2ModelConfig),
+    ("model", "hf", HfModelConfig),
     ("data", "coloring", ColoringDataConfig),
     ("data", "countdown", CountdownDataConfig),
     ("data", "table", TableDataConfig),
     ("data", "hub", HubDataConfig),
+    ("data", "reasoning_gym", ReasoningGymDataConfig),
     ("generation", "local", LocalGenerationConfig),
     ("scoring", "grpo", GrpoScoringConfig),
     ("scoring", "dr_grpo", DrGrpoScoringConfig),

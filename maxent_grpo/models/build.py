@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from maxent_grpo.config.model import Dtype, ModelConfig, TinyModelConfig
+from maxent_grpo.config.model import Dtype, HfModelConfig, ModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.pretrained import load_hf, load_smollm2
 from maxent_grpo.models.tiny import build_tiny_llama
 from maxent_grpo.models.tokenizer import build_char_tokenizer
 
@@ -48,4 +49,18 @@ def _build_tiny(config: ModelConfig) -> LoadedModel:
     return LoadedModel(model=build_tiny_llama(config, tokenizer), tokenizer=tokenizer)
 
 
-_BUILDERS: dict[type[ModelConfig], Callable[[ModelConfig], LoadedModel]] = {TinyModelConfig: _build_tiny}
+def _build_smollm2(config: ModelConfig) -> LoadedModel:
+    assert isinstance(config, SmolLM2ModelConfig)
+    return LoadedModel(*load_smollm2(config, TORCH_DTYPES[config.dtype]))
+
+
+def _build_hf(config: ModelConfig) -> LoadedModel:
+    assert isinstance(config, HfModelConfig)
+    return LoadedModel(*load_hf(config, TORCH_DTYPES[config.dtype]))
+
+
+_BUILDERS: dict[type[ModelConfig], Callable[[ModelConfig], LoadedModel]] = {
+    TinyModelConfig: _build_tiny,
+    SmolLM2ModelConfig: _build_smollm2,
+    HfModelConfig: _build_hf,
+}

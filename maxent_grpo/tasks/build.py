@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig
+from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.tasks.base import Task
@@ -52,9 +52,17 @@ def _build_hub(config: DataConfig) -> Task:
     return build_hub(config)
 
 
+def _build_reasoning_gym(config: DataConfig) -> Task:
+    assert isinstance(config, ReasoningGymDataConfig)
+    from maxent_grpo.tasks.reasoning_gym import build_reasoning_gym  # an optional dependency
+
+    return build_reasoning_gym(config)
+
+
 _BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {
     ColoringDataConfig: _build_coloring,
     CountdownDataConfig: _build_countdown,
     TableDataConfig: _build_table,
     HubDataConfig: _build_hub,
+    ReasoningGymDataConfig: _build_reasoning_gym,
 }

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.knobs import KNOBS, Knob, largest_weight_change, same_training, trains
+from support.knob_effects import largest_weight_change, same_training, trains
+from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
 from support.runs import completion_lines, configured, metric_lines, only_reward, train
 from support.source_knobs import (

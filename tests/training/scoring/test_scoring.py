@@ -152,8 +152,9 @@ def test_a_model_without_logits_to_keep_is_scored_all_the_same():
 
     model = _model("llama")
     for padded in (False, True):
-        wrapped = _scores(Plain(model), _scorer(padded), _batch())
-        assert torch.equal(wrapped.logp, _scores(model, _scorer(padded), _batch()).logp)
+        wrapped = _scores(Plain(model), _scorer(padded), _batch()).logp
+        # heads of other sizes may add up in another order, which is worth a few units in the last place
+        torch.testing.assert_close(wrapped, _scores(model, _scorer(padded), _batch()).logp, rtol=0, atol=1e-5)
 
 
 def test_scoring_replays_truncation_and_always_keeps_the_drawn_token():

@@ -1,0 +1,204 @@
+"""Tasks of the reasoning-gym library: its problems, and its own graders as the reward.
+
+A problem is addressed by its family, a seed and an index, from which the library makes it again exactly; that address is the
+row's answer, and a grader looks the problem up by it. Some of the library's graders hand the answer to Python's or SymPy's evaluator.
+Those families see an answer only if it is a plain literal or a plain formula (``rewards/plain.py``); no other text is evaluated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+import reasoning_gym
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import DATASETS
+
+from maxent_grpo.config.data import ReasoningGymDataConfig
+from maxent_grpo.errors import DataError
+from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.rewards.plain import is_plain_formula, is_plain_literal
+from maxent_grpo.tasks.base import Demonstration, TaskRow
+
+LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Families whose graders evaluate an answer that is not what they expect as a Python literal."""
+FORMULAS = frozenset(
+    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+)
+"""Families whose graders evaluate an answer as a formula."""
+UNGRADED = frozenset({"codeio"})
+"""Families that run generated programs; not offered."""
+MAX_FRUITLESS_DRAWS = 2_000
+"""Consecutive draws without a new problem after which a family counts as exhausted."""
+FULL_MARKS = 1.0
+KEPT_PROBLEMS = 8_192
+
+
+class ReasoningGymTask:
+    """Problems of one family of reasoning-gym, or of several in given shares."""
+
+    name = "reasoning_gym"
+    answer_alphabet: str | None = None
+
+    def __init__(self, config: ReasoningGymDataConfig) -> None:
+        """Generate the problems of ``config``, deterministically from ``config.problem_seed``.
+
+        The held-out problems do not depend on how many training problems are asked for.
+
+        Raises:
+            DataError: a family is unknown or does not take its settings, or has fewer different problems than asked for.
+        """
+        self._families = {name: _checked_settings(name, config) for name in config.tasks}
+        self._problem = lru_cache(maxsize=KEPT_PROBLEMS)(self._made)
+        self._datasets: dict[tuple[str, int], ProceduralDataset] = {}
+        self.eval_rows = self._rows(config, "eval", config.num_eval, frozenset())
+        held_out = frozenset(row.messages[-1]["content"] for row in self.eval_rows)
+        self.train_rows = self._rows(config, "train", config.num_train, held_out)
+
+    def grade(self, completion: str, answer: str) -> Grade:
+        """The library's own score, between 0 and 1, of a completion; white space around it does not count."""
+        spec = json.loads(answer)
+        family, text = spec["task"], completion.strip()
+        if not text:
+            return Grade(0.0, None, "empty")
+        if (family in LITERALS and not is_plain_literal(text)) or (family in FORMULAS and not is_plain_formula(text)):
+            return Grade(0.0, None, "not_plain")
+        dataset = self._dataset(family, spec["seed"])
+        try:
+            score = float(dataset.score_answer(text, self._problem(family, spec["seed"], spec["index"])))
+        except Exception:  # the library's graders raise whatever an odd answer makes them; it is counted by its reason
+            return Grade(0.0, None, "grader_error")
+        key = _key(text)
+        return Grade(score, key if score >= FULL_MARKS else None, "", key)
+
+    def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
+        """There are none.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            "data=reasoning_gym has no demonstrations for a supervised start; set model.warm_start.enabled=false"
+        )
+
+    def _rows(self, config: ReasoningGymDataConfig, split: str, num: int, exclude: frozenset[str]) -> list[TaskRow]:
+        """``num`` rows, the families taking turns in proportion to their shares."""
+        quotas = _quotas(config.tasks, num)
+        streams = {
+            name: self._distinct(name, _stream_seed(config.problem_seed, split, name), quota, exclude, split)
+            for name, quota in quotas.items()
+        }
+        return [next(streams[name]) for name in _turns(quotas)]
+
+    def _distinct(self, name: str, seed: int, num: int, exclude: frozenset[str], split: str) -> Iterator[TaskRow]:
+        seen, index, fruitless, found = set(exclude), 0, 0, 0
+        while found < num:
+            question = str(self._problem(name, seed, index)["question"])
+            if question in seen:
+                fruitless += 1
+                if fruitless >= MAX_FRUITLESS_DRAWS:
+                    raise DataError(
+                        f"data.num_{split} asks for {num} different {name} problems, and only {found} were found"
+                        f"{' outside the held-out ones' if exclude else ''}: ask for fewer, or widen the family's settings, "
+                        f"data.task_settings.{name}"
+                    )
+            else:
+                seen.add(question)
+                fruitless, found = 0, found + 1
+                yield self._row(name, seed, index, question)
+            index += 1
+
+    def _row(self, name: str, seed: int, index: int, question: str) -> TaskRow:
+        spec = json.dumps({"task": name, "seed": seed, "index": index})
+        digest = hashlib.sha256(f"{name}|{question}".encode()).hexdigest()[:16]
+        solution = self._problem(name, seed, index)["answer"]
+        columns = {"task": name, "solution": None if solution is None else str(solution)}
+        return TaskRow(f"{name}-{digest}", [{"role": "user", "content": question}], spec, columns)
+
+    def _made(self, name: str, seed: int, index: int) -> dict[str, Any]:
+        return self._dataset(name, seed)[index]
+
+    def _dataset(self, name: str, seed: int) -> ProceduralDataset:
+        if (name, seed) not in self._datasets:
+            # a size that no index reaches: problems are made one by one, and only those that are asked for
+            self._datasets[name, seed] = reasoning_gym.create_dataset(
+                name, seed=seed, size=2**31, **self._families[name]
+            )
+        return self._datasets[name, seed]
+
+
+def build_reasoning_gym(config: ReasoningGymDataConfig) -> ReasoningGymTask:
+    """See ``ReasoningGymTask``."""
+    return ReasoningGymTask(config)
+
+
+def offered_families() -> list[str]:
+    """The families that can be trained on."""
+    return sorted(DATASETS.keys() - UNGRADED)
+
+
+def _checked_settings(name: str, config: ReasoningGymDataConfig) -> dict[str, Any]:
+    if name not in offered_families():
+        raise DataError(
+            f"data.tasks: reasoning-gym has no task {name!r} that can be trained on{_did_you_mean(name, offered_families())}; "
+            f"there are {len(offered_families())}, such as chain_sum, gsm_symbolic, n_queens"
+        )
+    settings = config.task_settings.get(name, {})
+    known = set(DATASETS[name][1].__dataclass_fields__) - {"seed", "size"}
+    for key in settings:
+        if key not in known:
+            raise DataError(
+                f"data.task_settings.{name}.{key}: {name} has no such setting{_did_you_mean(key, known)}; it has "
+                f"{', '.join(sorted(known))}"
+            )
+    try:
+        reasoning_gym.create_dataset(name, seed=0, size=1, **settings)
+    except (AssertionError, ValueError, TypeError) as error:
+        raise DataError(f"data.task_settings.{name}={settings}: reasoning-gym refuses it: {error}") from error
+    return settings
+
+
+def _stream_seed(problem_seed: int, split: str, name: str) -> int:
+    """Seeds of less than 32 bits, far apart: the library adds a problem's index to its seed, so that near seeds share problems."""
+    return (int.from_bytes(hashlib.sha256(f"{problem_seed}/{split}/{name}".encode()).digest()[:4]) % 2**11) << 20
+
+
+def _quotas(shares: dict[str, float], num: int) -> dict[str, int]:
+    """``num`` divided in proportion to the shares, by largest remainder; ties go to the first."""
+    total = math.fsum(shares.values())
+    exact = {name: num * share / total for name, share in shares.items()}
+    quotas = {name: math.floor(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: quotas[name] - exact[name])
+    for name in by_remainder[: num - sum(quotas.values())]:
+        quotas[name] += 1
+    return quotas
+
+
+def _turns(quotas: dict[str, int]) -> list[str]:
+    """Every name as often as its quota says, spread evenly."""
+    places = [
+        ((turn + 0.5) / quota, order, name)
+        for order, (name, quota) in enumerate(quotas.items())
+        for turn in range(quota)
+    ]
+    return [name for _, _, name in sorted(places)]
+
+
+def _key(text: str) -> str:
+    """One form for answers that say the same: numbers by value, other texts without case and surplus white space."""
+    try:
+        number = Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return " ".join(text.split()).casefold()
+    return str(number.normalize() + 0) if number.is_finite() else text.casefold()
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {near[0]}?" if near else ""
