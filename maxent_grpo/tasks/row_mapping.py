@@ -108,10 +108,11 @@ class RowMapping:
     def _digest(self, record: Mapping[str, Any]) -> str:
         """A hash of what the question and answer columns hold, or all columns, before anything is made of it."""
         if self.prompt_column is None:
-            content: Any = record
+            content: list[Any] = [dict(record)]
         else:
             content = [_get(record, self.prompt_column), _get(record, self.answer_column)]
-        text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
+        # text is hashed as it is, so that a number means the same in every kind of file
+        text = "\x1e".join(value if isinstance(value, str) else _as_json(value) for value in content)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
@@ -220,6 +221,10 @@ def _nearest(column: str, known: Sequence[str]) -> str | None:
     by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     found = difflib.get_close_matches(column, [*known, *by_last], n=1)
     return by_last.get(found[0], found[0]) if found else None
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def _refuse_half_characters(text: str, column: str) -> None:

@@ -130,19 +130,25 @@ def open_parquet(path: Path, cache_dir: str) -> UnpackedParquet:
     """A parquet file at random places.
 
     Raises:
-        DataError: it is no parquet file, or damaged.
+        DataError: it is no parquet file, damaged, or cannot be unpacked into ``cache_dir``.
     """
     try:
         return UnpackedParquet(path, cache_dir)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as parquet ({' '.join(str(error).split())[:200]})") from error
 
 
 def _unpack(path: Path, target: Path) -> None:
-    with (
-        pq.ParquetFile(path, memory_map=True) as source,
-        pa.OSFile(str(target), "wb") as sink,
-        pa.ipc.new_file(sink, source.schema_arrow) as writer,
-    ):
-        for batch in source.iter_batches(batch_size=BATCH):
-            writer.write_batch(batch)
+    with pq.ParquetFile(path, memory_map=True) as source:
+        schema = _without_dictionaries(source.schema_arrow)
+        with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for batch in source.iter_batches(batch_size=BATCH):
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """The schema with each category column as what its categories are: an Arrow file takes one dictionary, parquet many."""
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
+    ]
+    return pa.schema(fields)

@@ -205,8 +205,15 @@ def _read_files(
             tables.append(read_arrow_table(table, mapping.read_columns(table.names), check, account))
             seen.update(dict.fromkeys(table.names))
         else:
-            tables.append(read_text_file(path, check, account, seen))
+            tables.append(_read_text(path, check, account, seen))
     return _settled(name, tables, mapping, seen, account, config)
+
+
+def _read_text(path: Path, check: Check, account: Account, seen: dict[str, Any]) -> TableFile:
+    try:
+        return read_text_file(path, check, account, seen)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _read_split(

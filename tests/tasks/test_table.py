@@ -286,6 +286,25 @@ def test_broken_parquet_rows_are_named_and_skipped(tmp_path: Path) -> None:
     assert rows.where(4) == f"{tmp_path}/a.parquet, row 7"
 
 
+def test_category_columns_of_parquet_are_text(tmp_path: Path) -> None:
+    parts = [
+        pa.table({"prompt": ["a", "b"], "answer": pa.array(kinds).dictionary_encode()})
+        for kinds in (["1", "2"], ["3", "1"])
+    ]
+    with pq.ParquetWriter(tmp_path / "a.parquet", parts[0].schema) as writer:
+        for part in parts:
+            writer.write_table(part)
+    assert [row.answer for row in table(tmp_path / "a.parquet").train_rows] == ["1", "2", "3", "1"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(SUMS), tmp_path / "a.parquet")
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(DataError) as caught:
+        table(tmp_path / "a.parquet", tmp_path / "taken")
+    assert str(caught.value) == f"data.cache_dir={tmp_path}/taken: cannot be written (File exists); name another folder"
+
+
 def test_a_column_that_is_not_there_is_named_once_with_what_is(tmp_path: Path) -> None:
     records = [{"question": "a", "reward_model": {"ground_truth": "1"}}] * 50
     path = write_jsonl(tmp_path / "a.jsonl", records)
