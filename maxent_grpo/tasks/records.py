@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,11 @@ class TableFile(Protocol):
         ...
 
     @property
+    def digest(self) -> str:
+        """A hash of its content."""
+        ...
+
+    @property
     def unit(self) -> str:
         """What places in it count: `line` or `row`."""
         ...
@@ -57,6 +63,8 @@ class Records:
         self.names = tuple(names)
         """The columns of the whole table."""
         self.num_files = len(files)
+        self.digest = hashlib.sha256(" ".join(file.digest for file in files).encode()).hexdigest()
+        """A hash of the content of all files, whatever their names."""
         self._files = files
         self._ends = list(accumulate(len(file) for file in files))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -91,9 +92,9 @@ class ArrowFile:
 
     unit = "row"
 
-    def __init__(self, table: ArrowTable, rows: np.ndarray | None) -> None:
-        """``rows`` are the usable ones, None where all are."""
-        self.title = table.title
+    def __init__(self, table: ArrowTable, rows: np.ndarray | None, digest: str) -> None:
+        """``rows`` are the usable ones, None where all are; ``digest`` is a hash of the table's content."""
+        self.title, self.digest = table.title, digest
         self._table, self._rows = table, rows
 
     def __len__(self) -> int:
@@ -116,14 +117,17 @@ class ArrowFile:
 
 
 def read_arrow_table(table: ArrowTable, names: Sequence[str], check: Check, account: Account) -> ArrowFile:
-    """Read the columns ``names`` once: the usable rows; the others go to ``account``."""
+    """Read the columns ``names``, of question and answer, once: the usable rows; the others go to ``account``."""
     bad: list[int] = []
+    content = hashlib.blake2b()
     for row, record in enumerate(table.scan(names)):
+        content.update(repr(record).encode("utf-8", "surrogatepass"))
         why = check(record)
         if why:
             account.add(f"{table.title}, row {row + 1}", why)
             bad.append(row)
-    return ArrowFile(table, np.delete(np.arange(len(table), dtype=np.int64), bad) if bad else None)
+    good = np.delete(np.arange(len(table), dtype=np.int64), bad) if bad else None
+    return ArrowFile(table, good, content.hexdigest())
 
 
 def open_parquet(path: Path, cache_dir: str) -> UnpackedParquet:

@@ -7,6 +7,7 @@ nothing of its content. A record is read again from its place when it is asked f
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -40,9 +41,9 @@ class TextFile:
 
     unit = "line"
 
-    def __init__(self, path: Path, stamp: tuple[int, int]) -> None:
-        """``stamp`` is the file's size and time of change when it was read."""
-        self.path, self.stamp, self.title = path, stamp, str(path)
+    def __init__(self, path: Path, stamp: tuple[int, int], digest: str) -> None:
+        """``stamp`` is the file's size and time of change when it was read, ``digest`` a hash of its content."""
+        self.path, self.stamp, self.digest, self.title = path, stamp, digest, str(path)
         self.delimiter = TEXT_TABLES[path.suffix.lower()]
         self.fields: list[str] = []  # the header of a csv file
         self.starts, self.lengths, self.lines = array("q"), array("I"), array("I")
@@ -91,7 +92,9 @@ def read_text_file(path: Path, check: Check, account: Account, seen: dict[str, A
         DataError: the file is no text in UTF-8, or a csv file has no header that can be used.
     """
     with path.open("rb") as file:
-        found = TextFile(path, _stamp(os.fstat(file.fileno())))
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+        file.seek(0)
+        found = TextFile(path, _stamp(os.fstat(file.fileno())), digest)
         skipped = _skip_mark(file, path)
         if found.delimiter:
             lines = _Lines(file, skipped)

@@ -34,6 +34,8 @@ class TextTask:
     grader: Callable[[str, str], Grade]
     num_skipped: int = 0
     """Records that could not be used and were left out."""
+    fingerprint: str = ""
+    """A hash of the content that is trained on, whatever its files are called: equal settings and fingerprints, equal rows."""
     mixture: Mixture | None = None
     """How an epoch is made of several sources, whose rows stand one after the other in ``train_rows``; None for one source."""
     answer_alphabet: str | None = None
@@ -158,6 +160,7 @@ def _task(
         eval_rows=held_out[0] if len(held_out) == 1 else JoinedRows(held_out),
         grader=GRADERS[config.grader],
         num_skipped=sum(account.num_bad for account in accounts),
+        fingerprint="-".join(opened.train.digest[:16] for _, opened in sources),
         mixture=None if alone else Mixture(labels, sizes, tuple(weights), sum(sizes)),
     )
 

@@ -342,6 +342,20 @@ def test_a_file_that_changes_under_the_run_is_noticed(tmp_path: Path) -> None:
         _ = rows[3]
 
 
+def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
+    for number, records in enumerate([SUMS, SUMS, SUMS[:9], [*SUMS[:9], {**SUMS[9], "answer": 11}]]):
+        write_jsonl(tmp_path / f"{number}.jsonl", records)
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / f"{number}.parquet")
+    for ending in ("jsonl", "parquet"):
+        same, again, fewer, other = (table(tmp_path / f"{number}.{ending}").fingerprint for number in range(4))
+        assert same == again != ""
+        assert len({same, fewer, other}) == 3
+    assert (
+        table(tmp_path / "0.jsonl", eval_path=str(tmp_path / "2.jsonl")).fingerprint
+        == table(tmp_path / "0.jsonl").fingerprint
+    )
+
+
 def test_rows_can_be_sent_to_another_process(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", SUMS)
     pq.write_table(pa.Table.from_pylist(SUMS), tmp_path / "a.parquet")
