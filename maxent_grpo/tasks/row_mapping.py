@@ -43,7 +43,9 @@ class RowMapping:
             return str(why)
 
     def row(self, record: Mapping[str, Any], place: str, names: Sequence[str]) -> TaskRow:
-        """The problem of a record. ``place`` opens its ``row_id``; ``names`` are the columns of the whole table.
+        """The problem of a record, None in the columns that it does not have.
+
+        ``place`` opens its ``row_id``; ``names`` are the columns of the whole table.
 
         Raises:
             BadRow: the record cannot be used.
@@ -79,7 +81,8 @@ class RowMapping:
         return list(dict.fromkeys(column.split(".")[0] for column in wanted if column is not None))
 
     def _chosen(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value_at(record, name) for name in self.columns or ()}
+        values = {name: _get(record, name) for name in self.columns or ()}
+        return {name: None if value is _ABSENT else value for name, value in values.items()}
 
     def _messages(self, record: Mapping[str, Any]) -> list[dict[str, str]]:
         if self.prompt_column is None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.tasks.base import TaskRow
@@ -27,7 +28,12 @@ class SourceRows(Sequence[TaskRow]):
     """
 
     def __init__(
-        self, records: Records, mapping: RowMapping, indices: np.ndarray, prefix: str, source: str | None = None
+        self,
+        records: Records,
+        mapping: RowMapping,
+        indices: npt.NDArray[np.int64],
+        prefix: str,
+        source: str | None = None,
     ) -> None:
         """``indices`` are those of the records, rising; ``source`` is what ``PART_COLUMN`` says, None for no such column."""
         self._records, self._mapping, self._indices = records, mapping, indices

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -92,7 +93,7 @@ class ArrowFile:
 
     unit = "row"
 
-    def __init__(self, table: ArrowTable, rows: np.ndarray | None, digest: str) -> None:
+    def __init__(self, table: ArrowTable, rows: npt.NDArray[np.int64] | None, digest: str) -> None:
         """``rows`` are the usable ones, None where all are; ``digest`` is a hash of the table's content."""
         self.title, self.digest = table.title, digest
         self._table, self._rows = table, rows

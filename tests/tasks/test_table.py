@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import pickle
@@ -16,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from maxent_grpo.config.data_sources import TableDataConfig, TableSource
 from maxent_grpo.errors import DataError
@@ -34,9 +37,9 @@ def write_jsonl(path: Path, records: Sequence[Any]) -> Path:
     return path
 
 
-def table(path: Path, cache: Path | None = None, **settings: Any) -> TextTask:
-    settings = {"eval_fraction": 0.0, "check_answers": 0, **settings}
-    task = build_task(TableDataConfig(path=str(path), cache_dir=str(cache or path.parent / "cache"), **settings))
+def table(path: Path, cache: Path | None = None, **chosen: Any) -> TextTask:
+    chosen = {"eval_fraction": 0.0, "check_answers": 0, **chosen}
+    task = build_task(TableDataConfig(path=str(path), cache_dir=str(cache or path.parent / "cache"), **chosen))
     assert isinstance(task, TextTask)
     return task
 
@@ -50,9 +53,9 @@ def questions(rows: Sequence[Any]) -> list[str]:
     return [row.messages[-1]["content"] for row in rows]
 
 
-def complaint(path: Path, **settings: Any) -> str:
+def complaint(path: Path, **chosen: Any) -> str:
     with pytest.raises(DataError) as caught:
-        table(path, **settings)
+        table(path, **chosen)
     return str(caught.value)
 
 
@@ -161,8 +164,30 @@ def test_columns_are_found_by_dots_and_answers_behind_their_mark(tmp_path: Path)
     )
     assert [row.answer for row in marked.train_rows[:1]] == ["6"]
     assert marked.train_rows[0].columns == {"reward_model.style": "rule", "x.y": 1}
-    with pytest.raises(DataError, match=r"line 2: there is no column reward_model\.style"):
-        _ = marked.train_rows[1]
+    assert marked.train_rows[1].columns == {"reward_model.style": None, "x.y": 2}
+
+
+FIELD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=12).filter(
+    str.strip
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=6), delimiter=st.sampled_from([",", "\t"]))
+def test_whatever_a_csv_or_jsonl_file_says_is_read_at_any_place(
+    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[str, str]], delimiter: str
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    path = folder / ("a.csv" if delimiter == "," else "a.tsv")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows([("prompt", "answer"), *records])
+    as_objects = [{"prompt": prompt, "answer": answer} for prompt, answer in records]
+    for written in (path, write_jsonl(folder / "a.jsonl", as_objects)):
+        rows = rows_of(table(written))
+        for place in reversed(range(len(records))):
+            prompt, answer = records[place]
+            assert (rows[place].messages[0]["content"], rows[place].answer) == (prompt, answer.strip())
+            assert rows.place_of(rows[place].row_id) == place
 
 
 def test_the_last_box_is_the_answer(tmp_path: Path) -> None:
