@@ -22,7 +22,7 @@ def _where(config: RootConfig) -> Iterator[str]:
     option = "table" if isinstance(data, TableDataConfig) else "hub"
     example = "data.path=problems.jsonl" if option == "table" else "data.path=openai/gsm8k"
     if data.path is None and not data.mixture:
-        yield f"data={option} is not told which data: write {example}, or several with their weights as +data.mixture={{...}}"
+        yield f"data={option} is not told which data: write {example}, or several with their weights as data.mixture={{...}}"
     if data.path is not None and data.mixture:
         yield (
             f"data.path={data.path} together with data.mixture={_names(data.mixture)}: both say where the rows come from; "
@@ -35,7 +35,7 @@ def _where(config: RootConfig) -> Iterator[str]:
         if name not in data.mixture:
             yield (
                 f"data.sources.{name} explains a source that data.mixture={_names(data.mixture)} does not have; add it with "
-                f"+data.mixture.{name}=1"
+                f"data.mixture.{name}=1"
             )
 
 

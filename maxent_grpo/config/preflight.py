@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, settled_sources
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
@@ -28,6 +29,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _run_directory(config)
     yield from _own_modules(config)
     yield from _data_files(config)
+    yield from _extras(config)
 
 
 def _resume(config: RootConfig) -> Iterator[str]:
@@ -89,35 +91,42 @@ def _data_files(config: RootConfig) -> Iterator[str]:
     data = config.data
     if isinstance(data, TableDataConfig):
         for source in settled_sources(data):
-            yield from _table(_setting_of(source), source.path)
+            yield from _table(_said_by(source), source.path)
         if data.eval_path is not None:
-            yield from _table("data.eval_path", data.eval_path)
+            yield from _table(f"data.eval_path={data.eval_path}", data.eval_path)
     elif isinstance(data, HubDataConfig):
         for source in settled_sources(data):
-            yield from _hub_source(_setting_of(source), source)
+            yield from _hub_source(_said_by(source), source)
 
 
-def _setting_of(source: Source) -> str:
-    return f"data.mixture.{source.label}" if source.label else "data.path"
+def _said_by(source: Source) -> str:
+    """The setting that names a source's path, as one writes it."""
+    if not source.label:
+        return f"data.path={source.path}"
+    if source.label == source.path:
+        return f"data.mixture names {source.path}"
+    return f"data.sources.{source.label}.path={source.path}"
 
 
-def _table(setting: str, path: str) -> Iterator[str]:
+def _table(said: str, path: str) -> Iterator[str]:
     _, problem = table_files(path)
     if problem:
-        yield f"{setting}={path}: {problem}"
+        yield f"{said}: {problem}"
 
 
-def _hub_source(setting: str, source: Source) -> Iterator[str]:
+def _hub_source(said: str, source: Source) -> Iterator[str]:
     folder = Path(source.path).expanduser()
     if folder.is_file():
-        yield f"{setting}={source.path}: is a file; files are read with data=table"
+        yield f"{said}: is a file; files are read with data=table"
     elif not folder.exists() and not _HUB_ID.fullmatch(source.path):
-        yield f"{setting}={source.path}: is neither a folder here nor a hub id, such as openai/gsm8k"
+        yield f"{said}: is neither a folder here nor a hub id, such as openai/gsm8k"
     elif folder.is_dir() and source.revision is not None:
-        yield (
-            f"data.revision={source.revision} with {setting}={source.path}: a folder here has no revisions; write "
-            f"data.revision=null"
-        )
+        yield f"data.revision={source.revision} with {said}: a folder here has no revisions; write data.revision=null"
+
+
+def _extras(config: RootConfig) -> Iterator[str]:
+    if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
+        yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
 
 
 def own_functions(config: RootConfig) -> dict[str, str]:

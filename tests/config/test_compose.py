@@ -33,6 +33,8 @@ ALONGSIDE = {
     "countdown": ("generation.max_completion_len=11",),
     "table": (f"data.path={Path(__file__).parents[1]}/support/tables/sums.jsonl", COLD),
     "hub": ("data.path=openai/gsm8k", COLD),
+    "reasoning_gym": ("data.tasks.chain_sum=1", COLD),
+    "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
 }
 """What an option cannot do without."""

@@ -51,7 +51,7 @@ SENTENCES: list[tuple[str, dict[str, Any], list[str]]] = [
         {},
         [
             "data=table is not told which data: write data.path=problems.jsonl, or several with their weights as "
-            "+data.mixture={...}"
+            "data.mixture={...}"
         ],
     ),
     (
@@ -59,7 +59,7 @@ SENTENCES: list[tuple[str, dict[str, Any], list[str]]] = [
         {},
         [
             "data=hub is not told which data: write data.path=openai/gsm8k, or several with their weights as "
-            "+data.mixture={...}"
+            "data.mixture={...}"
         ],
     ),
     (
@@ -75,7 +75,7 @@ SENTENCES: list[tuple[str, dict[str, Any], list[str]]] = [
         {"mixture": {"b/c": 0.0}, "sources": {"d": {"path": "e/f"}}},
         [
             "data.mixture.b/c=0.0: a weight must be above 0 and finite; leave out what is not to be used",
-            "data.sources.d explains a source that data.mixture=[b/c] does not have; add it with +data.mixture.d=1",
+            "data.sources.d explains a source that data.mixture=[b/c] does not have; add it with data.mixture.d=1",
         ],
     ),
     (
@@ -191,8 +191,10 @@ def test_a_path_that_names_no_table_is_said_before_anything_is_loaded(tmp_path: 
         assert problems_of("table", {"path": f"{tmp_path}/{name}"}) == [f"data.path={tmp_path}/{name}: {sentence}"]
     missing = f"{tmp_path}/x.csv"
     assert problems_of("table", {"mixture": {missing: 1.0}}) == [
-        f"data.mixture.{missing}={missing}: no such file or folder"
+        f"data.mixture names {missing}: no such file or folder"
     ]
+    explained = {"mixture": {"mine": 1.0}, "sources": {"mine": {"path": missing}}}
+    assert problems_of("table", explained) == [f"data.sources.mine.path={missing}: no such file or folder"]
     assert problems_of("table", {**TABLE, "eval_path": missing}) == [
         f"data.eval_path={missing}: no such file or folder"
     ]
@@ -201,19 +203,24 @@ def test_a_path_that_names_no_table_is_said_before_anything_is_loaded(tmp_path: 
 
 
 def test_a_mixture_is_written_with_paths_as_names_or_with_names_that_are_explained() -> None:
-    by_path = load_config([*COLD, "data=table", f"+data.mixture={{{SUMS}: 3, tests/support/tables: 1}}"])
+    by_path = load_config([*COLD, "data=table", f"data.mixture={{{SUMS}: 3, tests/support/tables: 1}}"])
     assert by_path.data.mixture == {str(SUMS): 3.0, "tests/support/tables": 1.0}
-    explained = (
-        "+data.sources={gsm: {path: openai/gsm8k, name: main, answer_after: '####'}, math: {answer_boxed: true}}"
-    )
+    explained = "data.sources={gsm: {path: openai/gsm8k, name: main, answer_after: '####'}, math: {answer_boxed: true}}"
     by_name = load_config(
-        [*COLD, "data=hub", "+data.mixture={gsm: 1, math: 2}", explained, "data.answer_column=solution"]
+        [*COLD, "data=hub", "data.mixture={gsm: 1, math: 2}", explained, "data.answer_column=solution"]
     )
     assert isinstance(by_name.data, HubDataConfig)
     gsm, other = settled_sources(by_name.data)
     assert (gsm.path, gsm.name, gsm.answer_after, gsm.answer_boxed) == ("openai/gsm8k", "main", "####", False)
     assert (other.path, other.name, other.answer_after, other.answer_boxed) == ("math", None, None, True)
     assert (gsm.answer_column, other.weight, other.split) == ("solution", 2.0, "train")
+
+
+def test_a_source_can_be_explained_setting_by_setting() -> None:
+    words = [f"data.sources.sums.path={SUMS}", "data.sources.sums.answer_after='####'", "data.mixture.sums=2"]
+    config = load_config([*COLD, "data=table", *words, "data.sources.sums.prompt_column=question"])
+    assert isinstance(config.data, TableDataConfig)
+    assert config.data.sources == {"sums": TableSource(str(SUMS), "question", answer_after="####")}
 
 
 def test_a_source_says_for_itself_where_its_answer_stands() -> None:
@@ -228,13 +235,11 @@ def test_a_source_says_for_itself_where_its_answer_stands() -> None:
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (
-            ["data.mixture={a.jsonl: 3, b.jsonl: 1}"],
-            "data.mixture: has no a.jsonl and no b.jsonl yet; add with +data.mixture={...}",
-        ),
-        (["+data.mixture={a.jsonl: x}"], "data.mixture={'a.jsonl': 'x'}: must be names with values, {name: value}"),
-        (["+data.sources={gsm: {pth: a.jsonl}}"], "data.sources.gsm.pth: no such setting; did you mean data.sources?"),
-        (["+data.mixture={a.jsonl: 3}", "sede=3"], "sede: no such setting; did you mean seed?"),
+        (["data.mixture={a.jsonl: x}"], "data.mixture={'a.jsonl': 'x'}: must be names with values, {name: value}"),
+        (["data.sources={gsm: {pth: a.jsonl}}"], "data.sources.gsm.pth: no such setting; did you mean data.sources?"),
+        (["data.sources.gsm.pth=a.jsonl"], "data.sources.gsm.pth: no such setting; did you mean data.sources?"),
+        (["data.sources.gsm.answer_boxed=7.5"], "data.sources.gsm.answer_boxed=7.5: must be true or false or null"),
+        (["data.mixture={a.jsonl: 3}", "sede=3"], "sede: no such setting; did you mean seed?"),
     ],
 )
 def test_a_mixture_that_is_written_wrongly_is_told_how(overrides: list[str], problem: str) -> None:
