@@ -127,7 +127,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         config.controller, ctx, resources, parts.controller, rows=train.rows, seed=config.seed,
         generator=_generator(ctx, ctx.generation, seed=config.seed, stream=META_STREAM),
     )  # fmt: skip
-    register_state(ctx, parts)
+    register_state(ctx, parts, getattr(task, "fingerprint", ""))
     if resume is not None:
         restore(ctx, parts, resume)
     elif config.controller.paths.resume_from is not None:

@@ -254,7 +254,7 @@ def test_a_revision_is_one_of_the_hub_alone(tables: Path) -> None:
 def test_broken_rows_stop_the_run_or_are_left_out(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text(SUMS.read_text() + '{"prompt": "3+3="}\n')
-    small = (*QUICK, "data=table", f"data.path={broken}", "data.num_train=null")
+    small = (*QUICK, "data=table", f"data.path={broken}", "data.num_train=null", "data.grader=exact")
     with pytest.raises(DataError, match=r"broken\.jsonl, line 25: there is no column answer"):
         train(tmp_path / "stop", *small)
     train(tmp_path / "skip", *small, "data.on_bad_row=skip")
