@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
@@ -30,6 +30,7 @@ from maxent_grpo.config.declared import (
     groups,
     kind_at,
     nearest,
+    node_type,
     options,
     options_with,
     shown,
@@ -314,7 +315,7 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
         return problem
     parent = path.rpartition(".")[0]
     may_add = may_add or (bool(parent) and free_names(kind_at(parent, chosen)))
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not _names_values(kind_at(path, chosen)):
         changes = [_change(config, f"{path}.{key}", part, may_add) for key, part in cast(dict[str, Any], value).items()]
         return next((change for change in changes if change), None)
     try:
@@ -322,6 +323,11 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
     except OmegaConfBaseException:
         return _wrong_type(path, value, kind_at(path, chosen))
     return None
+
+
+def _names_values(kind: Any) -> bool:
+    """Whether a type is a dictionary of plain values, whose names may hold dots."""
+    return free_names(kind) and node_type(get_args(kind)[1]) is None and not free_names(get_args(kind)[1])
 
 
 def _wrong_type(path: str, value: Any, kind: Any) -> str:

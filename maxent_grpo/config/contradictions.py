@@ -2,9 +2,9 @@
 
 A rule is a small generator of sentences: which settings with which values, why they cannot stand together, what to write
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
-``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py``, those
-about controllers in ``contradictions_controller.py``, those about evaluation in ``contradictions_evaluation.py``, those about
-reward terms in ``contradictions_reward.py``.
+``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
+``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
+``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
+from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
@@ -164,6 +165,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _sampling,
     _tiny_model,
     *DATA_RULES,
+    *SOURCE_RULES,
     _length_of_training,
     _schedule,
     *EVALUATION_RULES,

@@ -99,6 +99,8 @@ def kind_at(path: str, chosen: dict[str, type]) -> Any | None:
             kind = field_types(node).get(part)
         elif free_names(kind):
             kind = get_args(kind)[1]
+            if node_type(kind) is None and not free_names(kind):
+                return kind  # the user's name may hold dots, as a file's does
         else:
             return None
     return kind

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from maxent_grpo.config.declared import free_names, groups, kind_at, options
+from maxent_grpo.config.declared import free_names, groups, kind_at, node_type, options
 
 
 def with_open_names(overrides: Iterable[str]) -> list[str]:
@@ -17,18 +18,32 @@ def with_open_names(overrides: Iterable[str]) -> list[str]:
     says nothing, so it is put there; all other settings keep Hydra's refusal. What cannot be read is left to the gates.
     """
     parser = OverridesParser.create()
-    return [f"++{text}" if _names_freely(text, parser) else text for text in overrides]
+    return [_as_addition(text, parser) for text in overrides]
 
 
-def _names_freely(text: str, parser: OverridesParser) -> bool:
-    if text.startswith(("+", "~")):
-        return False
+def _as_addition(text: str, parser: OverridesParser) -> str:
+    if text.startswith("~"):
+        return text
     try:
         path = parser.parse_override(text).key_or_group
     except HydraException:
-        return False
+        return text
     group, *parts = path.split(".")
     if group not in groups():
-        return False
-    prefixes = [".".join([group, *parts[:depth]]) for depth in range(1, len(parts) + 1)]
-    return any(free_names(kind_at(prefix, {group: node})) for node in options(group).values() for prefix in prefixes)
+        return text
+    for depth in range(1, len(parts) + 1):
+        prefix = ".".join([group, *parts[:depth]])
+        kinds = [kind_at(prefix, {group: node}) for node in options(group).values()]
+        if any(map(_holds_settings, kinds)) and depth < len(parts):
+            # a group of settings that is not there yet is made of a dictionary, and not by setting one of its parts
+            inner = parts[depth:]
+            value = text.partition("=")[2]
+            return f"++{prefix}=" + "".join(f"{{{name}: " for name in inner) + value + "}" * len(inner)
+        if any(map(free_names, kinds)):
+            return text if text.startswith("+") else f"++{text}"
+    return text
+
+
+def _holds_settings(kind: Any) -> bool:
+    """Whether a type is a dictionary of groups of settings."""
+    return free_names(kind) and node_type(get_args(kind)[1]) is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from maxent_grpo.config.data import ReasoningGymDataConfig
+from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, settled_sources
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.table_files import table_files
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
@@ -16,6 +19,7 @@ RUN_MARKS = (
     "config.yaml", "metrics.jsonl", "completions.jsonl", "evaluations.jsonl", CHECKPOINTS, "controller_state.json",
 )  # fmt: skip
 """A folder with any of these holds a run."""
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def preflight(config: RootConfig) -> Iterator[str]:
@@ -24,6 +28,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _controller_state(config)
     yield from _run_directory(config)
     yield from _own_modules(config)
+    yield from _data_files(config)
     yield from _extras(config)
 
 
@@ -83,6 +88,43 @@ def _own_modules(config: RootConfig) -> Iterator[str]:
                 f"{setting}={target}: there is no module {module} to import; install it, or start the run where "
                 f"it can be imported"
             )
+
+
+def _data_files(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if isinstance(data, TableDataConfig):
+        for source in settled_sources(data):
+            yield from _table(_said_by(source), source.path)
+        if data.eval_path is not None:
+            yield from _table(f"data.eval_path={data.eval_path}", data.eval_path)
+    elif isinstance(data, HubDataConfig):
+        for source in settled_sources(data):
+            yield from _hub_source(_said_by(source), source)
+
+
+def _said_by(source: Source) -> str:
+    """The setting that names a source's path, as one writes it."""
+    if not source.label:
+        return f"data.path={source.path}"
+    if source.label == source.path:
+        return f"data.mixture names {source.path}"
+    return f"data.sources.{source.label}.path={source.path}"
+
+
+def _table(said: str, path: str) -> Iterator[str]:
+    _, problem = table_files(path)
+    if problem:
+        yield f"{said}: {problem}"
+
+
+def _hub_source(said: str, source: Source) -> Iterator[str]:
+    folder = Path(source.path).expanduser()
+    if folder.is_file():
+        yield f"{said}: is a file; files are read with data=table"
+    elif not folder.exists() and not _HUB_ID.fullmatch(source.path):
+        yield f"{said}: is neither a folder here nor a hub id, such as openai/gsm8k"
+    elif folder.is_dir() and source.revision is not None:
+        yield f"data.revision={source.revision} with {said}: a folder here has no revisions; write data.revision=null"
 
 
 def _extras(config: RootConfig) -> Iterator[str]:

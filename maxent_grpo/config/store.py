@@ -13,6 +13,7 @@ from maxent_grpo.config.controller import (
 )
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, ReasoningGymDataConfig
+from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
@@ -58,6 +59,8 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("model", "hf", HfModelConfig),
     ("data", "coloring", ColoringDataConfig),
     ("data", "countdown", CountdownDataConfig),
+    ("data", "table", TableDataConfig),
+    ("data", "hub", HubDataConfig),
     ("data", "reasoning_gym", ReasoningGymDataConfig),
     ("generation", "local", LocalGenerationConfig),
     ("scoring", "grpo", GrpoScoringConfig),

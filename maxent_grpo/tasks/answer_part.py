@@ -44,6 +44,11 @@ class PartTask:
         """Rows that the task left out because they cannot be used."""
         return getattr(self.task, "num_skipped", 0)
 
+    @property
+    def fingerprint(self) -> str | None:
+        """The task's, if its problems come from outside."""
+        return getattr(self.task, "fingerprint", None)
+
     def grade(self, completion: str, answer: str) -> Grade:
         """The task's grade of the part; 0, with the reason, where the completion does not have exactly one."""
         found = extract(completion, self.part.value)

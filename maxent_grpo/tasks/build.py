@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig, ReasoningGymDataConfig
+from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.tasks.answer_part import graded_by_part
 from maxent_grpo.tasks.base import Task
@@ -23,7 +24,7 @@ def build_task(config: DataConfig) -> Task:
     if builder is None:
         known = ", ".join(kind.__name__ for kind in _BUILDERS)
         raise ConfigError(
-            f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring or data=countdown."
+            f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring, data=countdown, data=table or data=hub."
         )
     return graded_by_part(builder(config), config.answer_in)
 
@@ -38,6 +39,20 @@ def _build_countdown(config: DataConfig) -> Task:
     return build_countdown(config)
 
 
+def _build_table(config: DataConfig) -> Task:
+    from maxent_grpo.tasks.text_task import build_table  # what reads tables takes a while to import
+
+    assert isinstance(config, TableDataConfig)
+    return build_table(config)
+
+
+def _build_hub(config: DataConfig) -> Task:
+    from maxent_grpo.tasks.text_task import build_hub
+
+    assert isinstance(config, HubDataConfig)
+    return build_hub(config)
+
+
 def _build_reasoning_gym(config: DataConfig) -> Task:
     assert isinstance(config, ReasoningGymDataConfig)
     from maxent_grpo.tasks.reasoning_gym import build_reasoning_gym  # an optional dependency
@@ -48,5 +63,7 @@ def _build_reasoning_gym(config: DataConfig) -> Task:
 _BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {
     ColoringDataConfig: _build_coloring,
     CountdownDataConfig: _build_countdown,
+    TableDataConfig: _build_table,
+    HubDataConfig: _build_hub,
     ReasoningGymDataConfig: _build_reasoning_gym,
 }

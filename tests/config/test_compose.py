@@ -28,9 +28,12 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
+COLD = "model.warm_start.enabled=false"
 ALONGSIDE = {
     "countdown": ("generation.max_completion_len=11",),
-    "reasoning_gym": ("data.tasks.chain_sum=1", "model.warm_start.enabled=false"),
+    "table": (f"data.path={Path(__file__).parents[1]}/support/tables/sums.jsonl", COLD),
+    "hub": ("data.path=openai/gsm8k", COLD),
+    "reasoning_gym": ("data.tasks.chain_sum=1", COLD),
     "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
     "terms": ("reward.terms.exact=1",),

@@ -13,6 +13,7 @@ from maxent_grpo.config.contradictions_credit import CREDIT_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules
 from maxent_grpo.config.contradictions_prompts import PROMPT_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES
+from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.data import DataConfig
 from maxent_grpo.config.load import check, load_config
 from maxent_grpo.errors import ConfigError
@@ -111,7 +112,14 @@ def test_the_defaults_contradict_nothing(scoring: str) -> None:
 
 
 def test_every_rule_speaks_in_some_case_above() -> None:
-    elsewhere = {*CREDIT_RULES, *CONTROLLER_RULES, *PROMPT_RULES, *REWARD_RULES, meta_rules}  # in files of their own
+    elsewhere = {
+        *CREDIT_RULES,
+        *CONTROLLER_RULES,
+        *PROMPT_RULES,
+        *REWARD_RULES,
+        *SOURCE_RULES,
+        meta_rules,
+    }  # in files of their own
     silent = {rule.__name__ for rule in RULES if rule not in elsewhere}
     silent -= {"_resume", "_exact", "_advantage_function"}  # have tests of their own: they need files and other data
     for settings, scoring, _ in RULE_SENTENCES:

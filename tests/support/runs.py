@@ -67,6 +67,8 @@ SMALL = (*SMALL_RUN, *SMALL_COLORING)
 
 def small(extra: tuple[str, ...]) -> tuple[str, ...]:
     """The overrides of a small run of the task that ``extra`` chooses."""
+    if "data=table" in extra:
+        return SMALL_RUN
     other = {"data=countdown", "experiment=tiny_countdown"} & set(extra)
     return (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
 

@@ -12,21 +12,34 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from support.knob_effects import largest_weight_change, same_training, trains
 from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
 from support.runs import completion_lines, configured, metric_lines, only_reward, train
+from support.source_knobs import (
+    HUB_CHANGES,
+    SUMS,
+    TABLE_CHANGES,
+    before_and_after,
+    written_tables,
+)
 
+from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
 from maxent_grpo.config.declared import all_settings
+from maxent_grpo.config.load import load_config
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
-from maxent_grpo.errors import ConfigError, RewardError
+from maxent_grpo.errors import ConfigError, DataError, RewardError
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import samplers, setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
+from maxent_grpo.training.types.choices import GraderName
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
@@ -46,6 +59,12 @@ ELSEWHERE = {
     "reward.numeric.absolute": "test_a_number_may_be_off_by_its_tolerance",
     "reward.numeric.relative": "test_a_number_may_be_off_by_its_tolerance",
     "reward.regex.time_limit": "test_a_search_is_given_its_time",
+    **{f"data.{name}": "test_a_setting_of_a_table_decides_its_rows" for name in TABLE_CHANGES},
+    **{f"data.{name}": "test_a_setting_of_a_data_set_decides_its_rows" for name in HUB_CHANGES},
+    "data.revision": "test_a_revision_is_one_of_the_hub_alone",
+    "data.check_answers": "test_answers_are_shown_to_the_grader_at_the_start",
+    "data.on_bad_row": "test_broken_rows_stop_the_run_or_are_left_out",
+    "data.cache_dir": "test_files_made_of_the_data_are_kept_in_their_folder",
     "run.dir": "test_a_run_goes_into_its_folder",
     "run.dry": "test_a_dry_run_leaves_nothing",
 }
@@ -228,6 +247,66 @@ def test_a_search_is_given_its_time(tmp_path: Path) -> None:
         term = setup.build_rewards(config, build_task(config.data)).reward_funcs[-1]
         [grade] = term(["?"], ["a" * length + "c"], [[1]], {})
         assert grade.reason == reason
+
+
+@pytest.fixture(scope="module")
+def tables(folder: Path) -> Path:
+    made = folder / "tables"
+    made.mkdir()
+    written_tables(made)
+    return made
+
+
+@pytest.mark.parametrize("setting", TABLE_CHANGES)
+def test_a_setting_of_a_table_decides_its_rows(tables: Path, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.chdir(tables)
+    before, after = before_and_after(tables, setting, hub=False)
+    assert before != after
+
+
+@pytest.mark.parametrize("setting", HUB_CHANGES)
+def test_a_setting_of_a_data_set_decides_its_rows(tables: Path, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.chdir(tables)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tables / "hf")
+    before, after = before_and_after(tables, setting, hub=True)
+    assert before != after
+
+
+COLD = ("model.warm_start.enabled=false", "run.dir=nowhere")
+
+
+def test_a_revision_is_one_of_the_hub_alone(tables: Path) -> None:
+    of_the_hub = load_config([*COLD, "data=hub", "data.path=openai/gsm8k", "data.revision=main"])
+    assert [source.revision for source in settled_sources(cast(HubDataConfig, of_the_hub.data))] == ["main"]
+    with pytest.raises(ConfigError, match=r"data\.revision=main with data\.path=.*: a folder here has no revisions"):
+        load_config([*COLD, "data=hub", f"data.path={tables / 'plain'}", "data.revision=main"])
+
+
+def test_broken_rows_stop_the_run_or_are_left_out(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(SUMS.read_text() + '{"prompt": "3+3="}\n')
+    small = (*QUICK, "data=table", f"data.path={broken}", "data.num_train=null", "data.grader=exact")
+    with pytest.raises(DataError, match=r"broken\.jsonl, line 25: there is no column answer"):
+        train(tmp_path / "stop", *small)
+    train(tmp_path / "skip", *small, "data.on_bad_row=skip")
+    assert "1 record left out" in (tmp_path / "skip" / "run.log").read_text()
+    asked = {line["prompt"] for line in completion_lines(tmp_path / "skip")}
+    assert len(asked) == 8
+    assert all(re.fullmatch(r"<bos><\|user\|>\d\+\d=<\|assistant\|>", prompt) for prompt in asked)
+
+
+def test_answers_are_shown_to_the_grader_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "one"}\n' * 4)
+    config = TableDataConfig(path=str(tmp_path / "a.jsonl"), grader=GraderName.numeric)
+    with pytest.raises(DataError, match="4 records cannot be used"):
+        build_task(config)
+    assert len(build_task(replace(config, check_answers=0)).train_rows) == 4
+
+
+def test_files_made_of_the_data_are_kept_in_their_folder(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([{"prompt": "a", "answer": 1}] * 4), tmp_path / "a.parquet")
+    build_task(TableDataConfig(path=str(tmp_path / "a.parquet"), cache_dir=str(tmp_path / "kept")))
+    assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".arrow"]
 
 
 def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str, ...]], Seen]) -> None:

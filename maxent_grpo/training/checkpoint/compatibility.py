@@ -33,6 +33,7 @@ MAY_CHANGE: dict[str, str] = {
     "scoring.batching.share_prompts": _PATH,
     "generation.batch_size": _PATH,
     "model.warm_start.cache_dir": "where warm starts are cached; the weights come from the checkpoint",
+    "data.cache_dir": "where files made of the data are kept; the rows are the same",
 }
 """Dotted key, or prefix ending in ``.*``, to what changing it on resume means. Every other key is refused."""
 

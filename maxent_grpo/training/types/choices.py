@@ -183,6 +183,22 @@ class AnswerPart(StrEnum):
     boxed = "boxed"
 
 
+class GraderName(StrEnum):
+    """What counts as a right completion of a problem whose answer is text."""
+
+    exact = "exact"
+    numeric = "numeric"
+    choice = "choice"
+    math = "math"
+
+
+class OnBadRow(StrEnum):
+    """What a record that cannot be used does."""
+
+    stop = "stop"
+    skip = "skip"
+
+
 class ZeroSignalStep(StrEnum):
     """What an optimiser step does whose gradient is exactly zero."""
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from maxent_grpo.config.controller import FixedControllerConfig
+from maxent_grpo.config.data_sources import TableDataConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
@@ -181,6 +182,7 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         f"  - scoring.batching.share_prompts: {path}",
         f"  - generation.batch_size: {path}",
         "  - model.warm_start.cache_dir: where warm starts are cached; the weights come from the checkpoint",
+        "  - data.cache_dir: where files made of the data are kept; the rows are the same",
     ]
 
 
@@ -192,6 +194,7 @@ def test_a_single_change_is_counted_as_one_setting() -> None:
 def test_every_setting_that_may_change_exists_in_the_configuration() -> None:
     groups = {
         "model": TinyModelConfig(),
+        "data": TableDataConfig(),
         "generation": LocalGenerationConfig(),
         "scoring": ScoringConfig(),
         "optimization": AdamWConfig(),

@@ -1,0 +1,129 @@
+"""Gate 3, second half: records and their columns that cannot be read, split or mixed under the other settings."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
+from maxent_grpo.config.declared import shown
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.root import RootConfig
+
+GIVEN = ("row_id", "prompt", "answer", "prompts", "completions", "completion_ids")
+"""Names under which reward functions get something else than a record's column."""
+
+
+def _where(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, (TableDataConfig, HubDataConfig)):
+        return
+    option = "table" if isinstance(data, TableDataConfig) else "hub"
+    example = "data.path=problems.jsonl" if option == "table" else "data.path=openai/gsm8k"
+    if data.path is None and not data.mixture:
+        yield f"data={option} is not told which data: write {example}, or several with their weights as data.mixture={{...}}"
+    if data.path is not None and data.mixture:
+        yield (
+            f"data.path={data.path} together with data.mixture={_names(data.mixture)}: both say where the rows come from; "
+            f"write data.path=null, or make it one of the mixture"
+        )
+    for name, weight in data.mixture.items():
+        if not (weight > 0 and math.isfinite(weight)):
+            yield f"data.mixture.{name}={shown(weight)}: a weight must be above 0 and finite; leave out what is not to be used"
+    for name in data.sources:
+        if name not in data.mixture:
+            yield (
+                f"data.sources.{name} explains a source that data.mixture={_names(data.mixture)} does not have; add it with "
+                f"data.mixture.{name}=1"
+            )
+
+
+def _answers(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, (TableDataConfig, HubDataConfig)):
+        return
+    for source in settled_sources(data):
+        if source.answer_after is not None and source.answer_boxed:
+            place = f"data.sources.{source.label}" if source.label in data.sources else "data"
+            yield (
+                f"{place}.answer_after={source.answer_after} together with {place}.answer_boxed=true: an answer stands in one "
+                f"place; choose one of them"
+            )
+    template: str | None = getattr(data, "prompt_template", None)
+    if data.prompt_column is None and template is None:
+        yield (
+            "data.prompt_column=null leaves rows without a question; name its column, or make it of others with "
+            "data.prompt_template='... {column} ...'"
+        )
+    for name in data.columns or []:
+        if name in GIVEN:
+            yield f"data.columns={_names(data.columns or [])}: reward functions get {name} in any case; leave it out"
+    twice = [name for name, count in Counter(data.columns or []).items() if count > 1]
+    if twice:
+        yield f"data.columns={_names(data.columns or [])}: names {twice[0]} more than once"
+
+
+def _held_out(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, (TableDataConfig, HubDataConfig)):
+        return
+    if isinstance(data, TableDataConfig):
+        setting, apart = "data.eval_path", data.eval_path is not None
+        if data.eval_path is not None and data.eval_path == data.path:
+            yield (
+                f"data.eval_path={data.eval_path} is data.path too: every held-out row would be trained on; name another file, "
+                f"or write data.eval_path=null to hold out data.eval_fraction of the rows"
+            )
+    else:
+        sources = settled_sources(data)
+        setting, apart = "data.eval_split", bool(sources) and all(source.eval_split for source in sources)
+        for source in sources:
+            if source.eval_split == source.split:
+                yield (
+                    f"data.eval_split={source.eval_split} is data.split too: every held-out row would be trained on; name "
+                    f"another split, or write data.eval_split=null to hold out data.eval_fraction of the rows"
+                )
+    if data.eval_fraction == 0 and not apart and config.evaluation.enabled:
+        yield (
+            f"data.eval_fraction=0.0 holds out no rows, and {setting} names none, but evaluation.enabled=true needs some; set "
+            f"one of them, or evaluation.enabled=false"
+        )
+
+
+def _streams(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, HubDataConfig) or not data.streaming:
+        return
+    for setting, value in (("data.num_train", data.num_train), ("data.num_eval", data.num_eval)):
+        if value is None:
+            yield (
+                f"data.streaming=true needs {setting} (got null): a stream is read only as far as that many rows; set it, or "
+                f"use data.streaming=false to fetch everything"
+            )
+
+
+def _demonstrations(config: RootConfig) -> Iterator[str]:
+    data, model = config.data, config.model
+    if not isinstance(data, (TableDataConfig, HubDataConfig)):
+        return
+    if isinstance(model, TinyModelConfig) and model.warm_start.enabled:
+        option = "table" if isinstance(data, TableDataConfig) else "hub"
+        yield (
+            f"model.warm_start.enabled=true with data={option}: such data holds questions and answers but no demonstrations for "
+            f"a supervised start; use a pretrained model (model=hf or model=smollm2), or model.warm_start.enabled=false"
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"
+
+
+SOURCE_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    _where,
+    _answers,
+    _held_out,
+    _streams,
+    _demonstrations,
+)
+"""Every rule about records of one's own."""
