@@ -138,6 +138,11 @@ def _controller_rules(config: RootConfig) -> Iterator[Rule]:
             yield "controller.adapt_beta is false", [f"controller.{name}" for name in only_beta]
 
 
+def _data_rules(config: RootConfig) -> Iterator[Rule]:
+    if not config.data.shuffle:
+        yield "data.shuffle is false, so that rows keep their order", ["data.order_seed"]
+
+
 def _start_rules(config: RootConfig) -> Iterator[Rule]:
     if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
         names = under("model.warm_start", type(config.model.warm_start))
@@ -152,6 +157,7 @@ RULES = (
     _schedule_rules,
     _record_rules,
     _controller_rules,
+    _data_rules,
     _start_rules,
 )
 
