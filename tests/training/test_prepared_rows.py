@@ -211,9 +211,9 @@ def test_seed_tags_stand_in_the_question_before_prefix_and_template(tmp_path: Pa
 
 def test_the_warm_start_asks_as_the_run_will_ask(tmp_path: Path) -> None:
     """In the same style, prefix included; what decides the style is part of what a kept warm start is known by."""
-    config = small(tmp_path, data__system_prompt="Add.", data__prompt_template="{prompt}?", data__assistant_prefix="= ",
-                   generation__max_prompt_len=30)  # fmt: skip
-    [row] = render_all(config, MadeTask([made_row(1)] * 4, []), LOADED)[0].rows
+    style = {"data__system_prompt": "Add.", "data__prompt_template": "{prompt}?", "data__assistant_prefix": "= "}
+    config = small(tmp_path, **style, generation__max_prompt_len=30)
+    row, *_ = render_all(config, MadeTask([made_row(n) for n in range(1, 5)], []), LOADED)[0].rows
     [shown] = styled(config, [Demonstration("d", made_row(1).messages, ("G",), (1.0,))])
     tokens = tokenize_demonstration(shown, tiny_tokenizer(), prompt_text(config, tiny_tokenizer()))
     assert tokens.prompt == prompt_token_ids(tiny_tokenizer(), row["prompt"])
