@@ -178,4 +178,9 @@ def shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if is_dataclass(value) and not isinstance(value, type):
+        return "{" + ", ".join(f"{field.name}: {shown(getattr(value, field.name))}" for field in fields(value)) + "}"
+    if isinstance(value, list):
+        items = cast(list[object], value)
+        return "[" + ", ".join(map(shown, items)) + "]" if any(map(is_dataclass, items)) else str(items)
     return str(value.value) if isinstance(value, Enum) else str(value)

@@ -17,6 +17,8 @@ class PartTask:
 
     task: Task
     part: AnswerPart
+    begun: str = ""
+    """What the prompt has begun the assistant's turn with; the part may begin in it."""
     answer_alphabet: str | None = None
 
     @property
@@ -44,9 +46,14 @@ class PartTask:
         """Rows that the task left out because they cannot be used."""
         return getattr(self.task, "num_skipped", 0)
 
+    @property
+    def fingerprint(self) -> str:
+        """The task's, if its problems come from outside."""
+        return getattr(self.task, "fingerprint", "")
+
     def grade(self, completion: str, answer: str) -> Grade:
         """The task's grade of the part; 0, with the reason, where the completion does not have exactly one."""
-        found = extract(completion, self.part.value)
+        found = extract(self.begun + completion, self.part.value)
         return Grade(0.0, None, found.reason) if found.reason else self.task.grade(found.text, answer)
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
@@ -54,6 +61,6 @@ class PartTask:
         return self.task.demonstrations(num, skew, seed)
 
 
-def graded_by_part(task: Task, part: AnswerPart) -> Task:
+def graded_by_part(task: Task, part: AnswerPart, begun: str = "") -> Task:
     """The task with a grader that sees that part of a completion; the task itself where it sees the whole."""
-    return task if part == AnswerPart.whole else PartTask(task, part)
+    return task if part == AnswerPart.whole else PartTask(task, part, begun)

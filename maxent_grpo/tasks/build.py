@@ -26,7 +26,7 @@ def build_task(config: DataConfig) -> Task:
         raise ConfigError(
             f"no task can be built from {type(config).__name__}; known are {known}. Choose data=coloring, data=countdown, data=table or data=hub."
         )
-    return graded_by_part(builder(config), config.answer_in)
+    return graded_by_part(builder(config), config.answer_in, config.assistant_prefix)
 
 
 def _build_coloring(config: DataConfig) -> Task:

@@ -139,6 +139,11 @@ def _controller_rules(config: RootConfig) -> Iterator[Rule]:
             yield "controller.adapt_beta is false", [f"controller.{name}" for name in only_beta]
 
 
+def _data_rules(config: RootConfig) -> Iterator[Rule]:
+    if not config.data.shuffle:
+        yield "data.shuffle is false, so that rows keep their order", ["data.order_seed"]
+
+
 def _reward_rules(config: RootConfig) -> Iterator[Rule]:
     reward = config.reward
     for name in ("format", "numeric", "regex", "length", "overlong", "repetition"):
@@ -162,6 +167,7 @@ RULES = (
     _schedule_rules,
     _record_rules,
     _controller_rules,
+    _data_rules,
     _start_rules,
     _reward_rules,
 )

@@ -47,8 +47,7 @@ def render_all(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[Ren
         DataError: too few are left to train on.
     """
     data = config.data
-    render = row_renderer(config, loaded)
-    held_out = render(task.eval_rows)
+    prompt_text(config, loaded.tokenizer)  # a style that this tokenizer cannot write is said before rows are read
     distinct = distinct_rows(
         task.train_rows, task.eval_rows, prompt_style(data), dedup=data.dedup, overlap=data.overlap
     )
@@ -59,6 +58,7 @@ def render_all(config: RootConfig, task: Task, loaded: LoadedModel) -> tuple[Ren
         num_duplicates=distinct.num_duplicates,
         num_overlapping=distinct.num_overlapping,
     )
+    held_out = row_renderer(config, loaded)(task.eval_rows)
     if len(train.rows) < config.optimization.prompts_per_step:
         raise DataError(
             f"{len(train.rows)} training prompts are fewer than one optimiser step's "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, cast
 from torch import nn
 
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.errors import CheckpointError
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
 from maxent_grpo.training.checkpoint.run_state import (
     DataclassState,
@@ -70,8 +72,34 @@ def find_resume(config: RootConfig) -> Resume | None:
     return Resume(folder, folder.parent.parent, int(extras["step"]))
 
 
-def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
-    """Fill the registry that checkpoints walk: everything that changes in training but the policy's weights."""
+@dataclass(frozen=True)
+class DataContent:
+    """The content of the data, by its fingerprint: a position in other data means other rows."""
+
+    fingerprint: str
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fingerprint."""
+        return {"fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Compare.
+
+        Raises:
+            CheckpointError: the data are not those of the checkpoint.
+        """
+        if state["fingerprint"] != self.fingerprint:
+            raise CheckpointError(
+                "cannot resume: the content of the data has changed since the checkpoint was made, so that its position would "
+                "mean other rows; put the data back as they were, or start a new run without checkpoint.resume_from"
+            )
+
+
+def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str = "") -> None:
+    """Fill the registry that checkpoints walk: everything that changes in training but the policy's weights.
+
+    ``fingerprint`` is that of the data's content, empty where the settings alone make the data.
+    """
     handles = ctx.optimization.handles
     registry: dict[str, Any] = {
         "optimizer": handles.base_optimizer,
@@ -83,6 +111,8 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
         "early_stopping": parts.saving.best,
         "rng": RngState(),
     }
+    if fingerprint:
+        registry["data_content"] = DataContent(fingerprint)
     if parts.carried is not None:
         registry["carried_groups"] = parts.carried
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:

@@ -139,7 +139,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
     )  # fmt: skip
-    register_state(ctx, parts)
+    register_state(ctx, parts, getattr(task, "fingerprint", ""))
     if resume is not None:
         restore(ctx, parts, resume)
     elif config.controller.paths.resume_from is not None:

@@ -32,6 +32,24 @@ def test_a_part_is_graded_and_nothing_else(part: AnswerPart, completion: str, re
     assert (grade.reward, grade.reason, grade.mode is not None) == (reward, reason, reward == 1.0)
 
 
+@pytest.mark.parametrize(
+    ("begun", "completion", "reward", "reason"),
+    [
+        ("<answer>", f"{RIGHT}</answer>", 1.0, ""),
+        ("<think>\n", f"R <answer>{RIGHT}</answer>", 0.0, "no_answer"),  # the reasoning never ends
+        ("<think>\n", f"R</think><answer>{RIGHT}</answer>", 1.0, ""),
+    ],
+)
+def test_a_part_may_begin_in_what_the_prompt_begins_the_answer_with(
+    begun: str, completion: str, reward: float, reason: str
+) -> None:
+    config = ColoringDataConfig(num_train=1, num_eval=1, answer_in=AnswerPart.tags, assistant_prefix=begun)
+    task = build_task(config)
+    assert isinstance(task, PartTask)
+    grade = PartTask(TASK, task.part, task.begun).grade(completion, made_row(1).answer)
+    assert (grade.reward, grade.reason) == (reward, reason)
+
+
 def test_everything_but_the_grader_is_the_tasks() -> None:
     task = graded_by_part(TASK, AnswerPart.tags)
     assert isinstance(task, PartTask)

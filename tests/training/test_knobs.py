@@ -64,6 +64,8 @@ ELSEWHERE = {
     "data.revision": "test_a_revision_is_one_of_the_hub_alone",
     "data.check_answers": "test_answers_are_shown_to_the_grader_at_the_start",
     "data.on_bad_row": "test_broken_rows_stop_the_run_or_are_left_out",
+    "data.tasks": "test_families_and_their_settings_decide_the_problems",
+    "data.task_settings": "test_families_and_their_settings_decide_the_problems",
     "data.cache_dir": "test_files_made_of_the_data_are_kept_in_their_folder",
     "run.dir": "test_a_run_goes_into_its_folder",
     "run.dry": "test_a_dry_run_leaves_nothing",
@@ -230,6 +232,17 @@ def test_a_failing_term_stops_the_run_or_abstains(tmp_path: Path) -> None:
     assert all(line["reward/abstained"] > 0 for line in metric_lines(tmp_path / "abstain"))
 
 
+def test_families_and_their_settings_decide_the_problems() -> None:
+    def asked(*changes: str) -> list[str]:
+        small = ("data=reasoning_gym", "data.num_train=4", "data.num_eval=1", "run.dir=nowhere")
+        config = load_config(["model.warm_start.enabled=false", *small, *changes])
+        return [row.messages[0]["content"] for row in build_task(config.data).train_rows]
+
+    plain = asked("data.tasks.chain_sum=1")
+    assert asked("data.tasks.leg_counting=1") != plain
+    assert asked("data.tasks.chain_sum=1", "data.task_settings.chain_sum.min_terms=6") != plain
+
+
 def test_a_number_may_be_off_by_its_tolerance(tmp_path: Path) -> None:
     """The small task has no numbers: its reward terms are put together as for a run, and asked."""
     for field, tolerance, expected in (("absolute", 0.0, 0.0), ("absolute", 1.0, 1.0), ("relative", 0.02, 1.0)):
@@ -285,7 +298,7 @@ def test_a_revision_is_one_of_the_hub_alone(tables: Path) -> None:
 def test_broken_rows_stop_the_run_or_are_left_out(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text(SUMS.read_text() + '{"prompt": "3+3="}\n')
-    small = (*QUICK, "data=table", f"data.path={broken}", "data.num_train=null")
+    small = (*QUICK, "data=table", f"data.path={broken}", "data.num_train=null", "data.grader=exact")
     with pytest.raises(DataError, match=r"broken\.jsonl, line 25: there is no column answer"):
         train(tmp_path / "stop", *small)
     train(tmp_path / "skip", *small, "data.on_bad_row=skip")

@@ -17,16 +17,22 @@ from support.tiny import tiny_tokenizer
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import DataError
 from maxent_grpo.models.build import LoadedModel
+from maxent_grpo.models.demonstrations import tokenize_demonstration
+from maxent_grpo.tasks.base import Demonstration
 from maxent_grpo.tasks.measure import length_figures
+from maxent_grpo.tasks.prompt_writer import prompt_token_ids
 from maxent_grpo.telemetry.data_summary import data_rows
 from maxent_grpo.training import setup
 from maxent_grpo.training.prepared_rows import (
     data_facts,
     num_dropped,
+    prompt_text,
     render_all,
     row_order,
     rows_per_epoch,
     sizes_left,
+    style_identity,
+    styled,
 )
 from maxent_grpo.training.preview import run as preview_run
 
@@ -201,6 +207,20 @@ def test_seed_tags_stand_in_the_question_before_prefix_and_template(tmp_path: Pa
         assert first["prompt"].startswith("<bos><|user|>Hi<|assistant|>Yes?<eos><|user|>Q: ")
         assert first["prompt"].endswith("0] A:<|assistant|>= ")
         assert second["prompt"] == first["prompt"].replace("0] A:", "1] A:")
+
+
+def test_the_warm_start_asks_as_the_run_will_ask(tmp_path: Path) -> None:
+    """In the same style, prefix included; what decides the style is part of what a kept warm start is known by."""
+    style = {"data__system_prompt": "Add.", "data__prompt_template": "{prompt}?", "data__assistant_prefix": "= "}
+    config = small(tmp_path, **style, generation__max_prompt_len=30)
+    row, *_ = render_all(config, MadeTask([made_row(n) for n in range(1, 5)], []), LOADED)[0].rows
+    [shown] = styled(config, [Demonstration("d", made_row(1).messages, ("G",), (1.0,))])
+    tokens = tokenize_demonstration(shown, tiny_tokenizer(), prompt_text(config, tiny_tokenizer()))
+    assert tokens.prompt == prompt_token_ids(tiny_tokenizer(), row["prompt"])
+    assert row["prompt"] == "<bos><|system|>Add.<|user|>1?<|assistant|>= "
+    assert style_identity(small(tmp_path)) == {}
+    assert style_identity(config) != style_identity(small(tmp_path, data__system_prompt="Add."))
+    json.dumps(style_identity(config))
 
 
 def test_rows_rendered_when_drawn_train_as_those_rendered_ahead(tmp_path: Path) -> None:
