@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from maxent_grpo.config.compose import PRESETS, chosen_presets, config_directory
+from maxent_grpo.config.compose import chosen_presets
 from maxent_grpo.config.declared import (
     all_settings,
     declared_paths,
@@ -22,6 +22,7 @@ from maxent_grpo.config.declared import (
     shown,
 )
 from maxent_grpo.config.load import check
+from maxent_grpo.config.presets import PRESETS, config_directory
 from maxent_grpo.config.provenance import Composed, compose_with_origins, defaults, named_together
 from maxent_grpo.config.ranges import RANGES
 from maxent_grpo.config.reference import Entry, entries, root_entries

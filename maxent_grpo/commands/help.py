@@ -6,8 +6,8 @@ import itertools
 
 from omegaconf import DictConfig, OmegaConf
 
-from maxent_grpo.config.compose import PRESETS, config_directory
 from maxent_grpo.config.declared import groups, options
+from maxent_grpo.config.presets import PRESETS, config_directory
 
 HEAD = """\
 Train a language model by group-relative policy optimisation.

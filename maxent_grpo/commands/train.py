@@ -17,9 +17,10 @@ from omegaconf import DictConfig
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
-from maxent_grpo.config.compose import CONFIG_NAME, PRESETS
+from maxent_grpo.config.compose import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.open_names import with_open_names
+from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import (

@@ -7,7 +7,7 @@ the composed options, so that all of them are reported; what could be taken is c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,11 +36,18 @@ from maxent_grpo.config.declared import (
     shown,
 )
 from maxent_grpo.config.open_names import with_open_names
+from maxent_grpo.config.presets import (
+    PRESETS,
+    Preset,
+    PresetReader,
+    chosen_method,
+    config_directory,
+    no_such_option,
+)
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import ConfigError
 
 CONFIG_NAME = "config"
-PRESETS = "experiment"
 _SEARCH_PATH = "hydra.searchpath="
 
 
@@ -54,23 +61,6 @@ class Composition:
     """Dotted paths that the problems are about: their values are not what the user meant."""
 
 
-@dataclass
-class Preset:
-    """One file of the folder of presets."""
-
-    label: str
-    """Its path as messages name it."""
-    choices: list[str]
-    """Options that its defaults list selects, as `group=option`."""
-    entries: dict[str, Any]
-    """Its settings by dotted path."""
-
-
-def config_directory() -> Path:
-    """The folder with config.yaml and the presets, at the top of the repository."""
-    return Path(__file__).resolve().parents[2] / "conf"
-
-
 def compose_config(overrides: list[str], config_dir: str | Path | None = None) -> Composition:
     """Compose; ``config_dir`` is a further folder that is searched for presets, as with `--config-dir`."""
     register()
@@ -79,7 +69,7 @@ def compose_config(overrides: list[str], config_dir: str | Path | None = None) -
         try:
             return Composition(compose(CONFIG_NAME, overrides))
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            found = _diagnose(overrides, [folder / PRESETS for folder in folders])
+            found = _diagnose(overrides, folders)
             found.problems = found.problems or [in_one_line(error)]
             return found
 
@@ -136,15 +126,16 @@ def with_search_path(overrides: list[str], config_dir: str | Path | None) -> tup
 
 
 def chosen_presets(overrides: list[str], config_dir: str | Path | None = None) -> list[Preset]:
-    """The presets that the overrides select, in order; one that cannot be read is left out, as composing refuses it."""
+    """The presets that the overrides select and their parts, in order; what cannot be read is left out, as composing refuses it."""
     overrides, folders = with_search_path(overrides, config_dir)
-    chosen = [override for override in map(parse_override, overrides) if override.key_or_group == PRESETS]
-    found = Composition(OmegaConf.create())
-    return [
-        preset
-        for override in chosen[-1:]
-        for preset in _chosen_presets(override, found, [folder / PRESETS for folder in folders])
-    ]
+    parsed = [parse_override(text) for text in overrides]
+    reader = PresetReader(folders, in_one_line)
+    chosen = [override for override in parsed if override.key_or_group == PRESETS]
+    presets = [preset for override in chosen[-1:] for preset in _chosen_presets(override, reader)]
+    selected = {
+        each.key_or_group: str(each.value()) for each in parsed if each.key_or_group in groups() and _is_choice(each)
+    }
+    return reader.with_method(presets, chosen_method(presets, selected))
 
 
 def chosen_kinds(config: DictConfig) -> dict[str, type]:
@@ -196,6 +187,7 @@ def sort_overrides(
     selected: dict[str, str] = {}
     values: list[Override] = []
     presets: list[Preset] = []
+    reader = PresetReader(folders, in_one_line, found.problems)
     for text in overrides:
         try:
             override = parse_override(text)
@@ -208,8 +200,8 @@ def sort_overrides(
         if override.is_sweep_override():
             found.problems.append(f"{text}: several values make a sweep, which needs -m; a list is written [a,b]")
         elif group == PRESETS:
-            presets += _chosen_presets(override, found, folders)
-        elif group in groups() and not override.is_delete() and not isinstance(override.value(), dict):
+            presets += _chosen_presets(override, reader)
+        elif group in groups() and _is_choice(override):
             problem = _option_problem(override, list(options(group)))
             if problem:
                 _report(found, f"{group}=", problem)
@@ -217,7 +209,12 @@ def sort_overrides(
                 selected[group] = str(override.value())
         else:
             values.append(override)
-    return selected, values, presets
+    return selected, values, reader.with_method(presets, chosen_method(presets, selected))
+
+
+def _is_choice(override: Override) -> bool:
+    """Whether an override of a group chooses its option."""
+    return not override.is_delete() and not isinstance(override.value(), dict)
 
 
 def _option_problem(override: Override, known: list[str]) -> str | None:
@@ -226,7 +223,7 @@ def _option_problem(override: Override, known: list[str]) -> str | None:
         return f"{group}={override.get_value_element_as_str()}: takes one option; {group} has {', '.join(known)}"
     for name in value if isinstance(value, list) else [value]:
         if name not in known:
-            return _no_such_option(group, shown(name), known)
+            return no_such_option(group, shown(name), known)
     return (
         f"{group} is chosen already; write {group}={shown(value)} without the +"
         if override.is_add() or override.is_force_add()
@@ -234,61 +231,16 @@ def _option_problem(override: Override, known: list[str]) -> str | None:
     )
 
 
-def _no_such_option(group: str, name: str, known: list[str]) -> str:
-    guess = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {group}={guess[0]}?" if guess else ""
-    return f"{group}={name}: no such option; {group} has {', '.join(known) or 'none'}{hint}"
-
-
-def _chosen_presets(override: Override, found: Composition, folders: list[Path]) -> Iterator[Preset]:
-    files = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
+def _chosen_presets(override: Override, reader: PresetReader) -> list[Preset]:
     value = override.value()
     if value is None:
-        return
-    problem = _option_problem(override, sorted(files))
+        return []
+    problem = _option_problem(override, reader.names())
     if problem:
-        found.problems.append(problem)
-        return
-    for name in cast(list[str], value) if isinstance(value, list) else [str(value)]:
-        preset = _read_preset(files[name], found)
-        if preset:
-            yield preset
-
-
-def _read_preset(file: Path, found: Composition) -> Preset | None:
-    root = config_directory().parent
-    label = str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-        content = OmegaConf.create(text)
-    except (YAMLError, OmegaConfBaseException, ValueError) as error:
-        found.problems.append(f"{label}: is not valid YAML ({in_one_line(error)})")
-        return None
-    if "@package _global_" not in text.split("\n", 1)[0]:
-        found.problems.append(f"{label}: must begin with the line `# @package _global_`")
-        return None
-    entries = cast(dict[str, Any], OmegaConf.to_container(content))
-    preset = Preset(label, [], {})
-    defaults = cast(list[Any], entries.pop("defaults", []))
-    for item in (cast(dict[str, Any], item) for item in defaults if isinstance(item, dict)):
-        for key, name in item.items():
-            group = key.removeprefix("override ").strip().removeprefix("/")
-            if group in groups() and name not in options(group):
-                found.problems.append(f"{label}: {_no_such_option(group, str(name), list(options(group)))}")
-            elif group in groups():
-                preset.choices.append(f"{group}={name}")
-    entries.pop("hydra", None)
-    preset.entries = dict(flatten(entries))
-    return preset
-
-
-def flatten(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of every leaf of nested dictionaries; an empty dictionary is a leaf."""
-    for key, value in node.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(cast(dict[str, Any], value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        reader.problems.append(problem)
+        return []
+    names = cast(list[str], value) if isinstance(value, list) else [str(value)]
+    return [part for name in names for part in reader.preset(name)]
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:

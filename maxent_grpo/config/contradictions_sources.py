@@ -77,9 +77,11 @@ def _held_out(config: RootConfig) -> Iterator[str]:
             )
     else:
         sources = settled_sources(data)
-        setting, apart = "data.eval_split", bool(sources) and all(source.eval_split for source in sources)
+        elsewhere = data.eval_path is not None
+        setting = "data.eval_split"
+        apart = elsewhere or (bool(sources) and all(source.eval_split for source in sources))
         for source in sources:
-            if source.eval_split == source.split:
+            if source.eval_split == source.split and not elsewhere:
                 yield (
                     f"data.eval_split={source.eval_split} is data.split too: every held-out row would be trained on; name "
                     f"another split, or write data.eval_split=null to hold out data.eval_fraction of the rows"

@@ -94,6 +94,8 @@ class HubDataConfig(SourceDataConfig):
     """Split to train on."""
     eval_split: str | None = None
     """Split to evaluate on, as `test`; null: data.eval_fraction of the rows are held out."""
+    eval_path: str | None = None
+    """Another data set to evaluate on, with columns of the same names: its split data.eval_split, or data.split where that is null."""
     revision: str | None = None
     """Branch, tag or commit of a data set on the hub; null: the newest."""
     streaming: bool = False
@@ -130,6 +132,14 @@ def settled_sources(config: TableDataConfig | HubDataConfig) -> list[Source]:
         _settled(config, label, weight, config.sources.get(label) or TableSource())
         for label, weight in config.mixture.items()
     ]
+
+
+def held_out_source(config: HubDataConfig) -> Source | None:
+    """The data set that is evaluated on, where it is another than those trained on."""
+    if config.eval_path is None:
+        return None
+    own = replace(config, name=None, split=config.eval_split or config.split, revision=None)
+    return _settled(own, "", 1.0, HubSource(path=config.eval_path))
 
 
 def _settled(config: TableDataConfig | HubDataConfig, label: str, weight: float, own: TableSource) -> Source:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from maxent_grpo.config.compose import PRESETS, parse_override
+from maxent_grpo.config.compose import parse_override
 from maxent_grpo.config.declared import all_settings, groups, nearest
+from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.errors import ConfigError
 
 LAST, BEST, START, FINAL = "last", "best", "start", "final"

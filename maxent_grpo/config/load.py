@@ -17,10 +17,11 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from maxent_grpo.config.compose import Composition, chosen_kinds, compose_config, config_directory, flatten, undeclared
+from maxent_grpo.config.compose import Composition, chosen_kinds, compose_config, undeclared
 from maxent_grpo.config.contradictions import contradictions, warnings
 from maxent_grpo.config.declared import declared_paths, field_types, groups, nearest, node_type, options
 from maxent_grpo.config.preflight import preflight
+from maxent_grpo.config.presets import config_directory, flatten
 from maxent_grpo.config.ranges import out_of_range
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError

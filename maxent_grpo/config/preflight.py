@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from maxent_grpo.config.data import ReasoningGymDataConfig
-from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, settled_sources
+from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, held_out_source, settled_sources
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
 
@@ -100,6 +100,9 @@ def _data_files(config: RootConfig) -> Iterator[str]:
     elif isinstance(data, HubDataConfig):
         for source in settled_sources(data):
             yield from _hub_source(_said_by(source), source)
+        held_out = held_out_source(data)
+        if held_out is not None:
+            yield from _hub_source(f"data.eval_path={held_out.path}", held_out)
 
 
 def _said_by(source: Source) -> str:

@@ -12,10 +12,11 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from maxent_grpo.config.compose import PRESETS, Preset, chosen_kinds, chosen_presets, parse_override
+from maxent_grpo.config.compose import chosen_kinds, chosen_presets, parse_override
 from maxent_grpo.config.contradictions import RULES
 from maxent_grpo.config.declared import all_settings, declared_paths, field_types, groups, options
 from maxent_grpo.config.load import compose_checked
+from maxent_grpo.config.presets import PRESETS, Preset
 from maxent_grpo.config.reference import entries
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.root import RootConfig

@@ -9,16 +9,15 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from maxent_grpo.config.compose import (
-    PRESETS,
     Composition,
     apply_override,
     chosen_kinds,
-    flatten,
     sort_overrides,
     undeclared,
 )
 from maxent_grpo.config.declared import field_types, node_type, options, settings
 from maxent_grpo.config.load import check, compose_checked
+from maxent_grpo.config.presets import PRESETS, flatten
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.read import CONFIG_FILE, read_config, read_options

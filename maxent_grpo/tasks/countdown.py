@@ -136,4 +136,5 @@ def _draw_problem(rng: random.Random, config: CountdownDataConfig, min_modes: in
         return None
     target, answers = wanted[int(choice * len(wanted))]
     spec = CountdownSpec(numbers, target)
-    return GeneratedProblem("countdown", prompt_text(spec), spec.to_json(), answers)
+    parts = {"numbers": list(spec.numbers), "target": spec.target}
+    return GeneratedProblem("countdown", prompt_text(spec), spec.to_json(), answers, parts)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.tasks.base import Demonstration, TaskRow, rank_weights
@@ -26,6 +27,8 @@ class GeneratedProblem:
     """The verifier spec."""
     answers: tuple[str, ...]
     """The canonical texts of all right answers, in lexicographic order."""
+    parts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the question is made of, by name, for a question in other words."""
 
     @property
     def row_id(self) -> str:
@@ -39,7 +42,7 @@ class GeneratedProblem:
 
     def row(self) -> TaskRow:
         """The problem as a row of a dataset."""
-        columns = {"num_modes": len(self.answers), "modes": list(self.answers)}
+        columns = {"num_modes": len(self.answers), "modes": list(self.answers), **self.parts}
         return TaskRow(self.row_id, self.messages, self.answer, columns)
 
     def demonstration(self, skew: float) -> Demonstration:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from maxent_grpo.config.data_sources import HubDataConfig, Source, SourceDataConfig, TableDataConfig, settled_sources
+from maxent_grpo.config.data_sources import (
+    HubDataConfig,
+    Source,
+    SourceDataConfig,
+    TableDataConfig,
+    held_out_source,
+    settled_sources,
+)
 from maxent_grpo.config.table_files import table_files
 from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.grade import Grade
@@ -106,15 +113,25 @@ def build_hub(config: HubDataConfig) -> TextTask:
     """
     accounts: list[Account] = []
     parts: list[_Part] = []
+    elsewhere = held_out_source(config)
     for source, mapping, num_train, num_eval in _shares(config):
         num_read, held_out = num_train, None
-        if source.eval_split is not None:
+        if elsewhere is not None:
+            pass
+        elif source.eval_split is not None:
             held_out = read_split(source, source.eval_split, num_eval, mapping, config, accounts)
         elif num_train is not None:
             num_read = math.ceil(num_train / (1 - config.eval_fraction))
         train = read_split(source, source.split, num_read, mapping, config, accounts)
         parts.append(_Part(source, mapping, num_train, num_eval, train, held_out))
-    return _task("hub", config, parts, None, accounts)
+    apart: SourceRows | None = None
+    if elsewhere is not None:
+        mapping = RowMapping(
+            config.prompt_column, config.answer_column, config.answer_after, config.answer_boxed, config.columns
+        )
+        records = read_split(elsewhere, elsewhere.split, config.num_eval, mapping, config, accounts)
+        apart = SourceRows(records, mapping, _chosen(len(records), config.num_eval, config.split_seed), "hub-eval")
+    return _task("hub", config, parts, apart, accounts)
 
 
 def _shares(
