@@ -18,12 +18,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
-from maxent_grpo.config.resolve import chosen_options, reference_source
+from maxent_grpo.config.resolve import chosen_options, reference_source, starts_as_base
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.registry import build_terms, imported_function
 from maxent_grpo.tasks.base import Task, TaskRow
@@ -119,6 +120,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     loaded = build_model(config.model)
     train, held_out = render_all(config, task, loaded)
     _warm_start(config, task, loaded, handles)
+    attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
@@ -213,7 +215,10 @@ def _assemble(
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(train.rows)
     )
-    reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    reference = KeptReference(
+        loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None,
+        is_base=starts_as_base(config),
+    )
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
     sampler = EpochSampler(len(train.rows), seed=config.seed, shuffle=config.data.shuffle)
