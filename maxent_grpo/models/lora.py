@@ -201,7 +201,9 @@ def _described(existing: ExistingAdapter, settings: LoraConfig) -> Any:
     if problems:
         raise ConfigError(problems)
     if found.get("lora_dropout"):
-        logger.warning("the adapter's lora_dropout=%s is left out: sampling and training see one policy", found["lora_dropout"])
+        logger.warning(
+            "the adapter's lora_dropout=%s is left out: sampling and training see one policy", found["lora_dropout"]
+        )
     known = {name: value for name, value in found.items() if name in UNDERSTOOD - {"peft_version", "auto_mapping"}}
     known |= {"lora_dropout": 0.0, "init_lora_weights": True, "inference_mode": False}
     return PeftLoraConfig(**known)
@@ -256,4 +258,3 @@ def _load(model: PreTrainedModel, existing: ExistingAdapter, settings: LoraConfi
         raise ConfigError(
             f"model.lora.adapter={settings.adapter}: does not fit {type(model).__name__}: {error}; name an adapter of this base"
         ) from error
-

@@ -63,6 +63,7 @@ from maxent_grpo.training.settings import (
     generation_settings,
     scoring_settings,
 )
+from maxent_grpo.training.share.final import write_trained
 from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
@@ -119,7 +120,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     task = build_task(config.data)
     loaded = build_model(config.model)
     train, held_out = render_all(config, task, loaded)
-    _warm_start(config, task, loaded, handles)
+    start_warm(config, task, loaded, handles)
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
@@ -137,7 +138,11 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
     handles.write_note(startup_summary(config, facts(config, accelerator, loaded, train, held_out)))
-    return run_training(ctx, resources, parts)
+    result = run_training(ctx, resources, parts)
+    if config.checkpoint.final_model and until is None:
+        handles.flush()  # the model card is made from the record
+        write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
+    return result
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
@@ -184,7 +189,8 @@ def _renderer(config: RootConfig, loaded: LoadedModel) -> Callable[[Sequence[Tas
     )
 
 
-def _warm_start(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
+def start_warm(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
+    """The supervised stage before training, for a model that has one."""
     if not isinstance(config.model, TinyModelConfig) or not config.model.warm_start.enabled:
         return
     settings = config.model.warm_start
