@@ -51,6 +51,13 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
+def parameters_text(model: PreTrainedModel) -> str:
+    """How many parameters there are, and how many of them are trained where that is not all."""
+    trained = sum(parameter.numel() for parameter in adapter_parameters(model).values())
+    total = f"{model.num_parameters():,}"
+    return f"{total}, of which the adapter's {trained:,} are trained" if trained else total
+
+
 def base_state(model: nn.Module) -> dict[str, Tensor]:
     """The base's weights under the names that they have without an adapter."""
     own = {id(parameter) for parameter in adapter_parameters(model).values()}

@@ -12,6 +12,7 @@ from torch import nn
 
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
+from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
 from maxent_grpo.training.checkpoint.run_state import (
     DataclassState,
@@ -20,7 +21,6 @@ from maxent_grpo.training.checkpoint.run_state import (
     restore_run_state,
 )
 from maxent_grpo.training.checkpoint.store import find_checkpoint
-from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.weights import load_weights
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.optim import set_learning_rate

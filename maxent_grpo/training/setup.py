@@ -23,6 +23,7 @@ from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
@@ -38,6 +39,7 @@ from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
+from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
@@ -381,6 +383,9 @@ def facts(
         "num_processes": accelerator.num_processes,
         "device": str(accelerator.device),
         "truncated_prompts": train.num_truncated + held_out.num_truncated,
-        "parameters": f"{loaded.model.num_parameters():,}",
+        "parameters": parameters_text(loaded.model),
         "directory": config.run.dir,
+        "trained_model": f"{MODEL_FOLDER}/ in it when training ends"
+        if config.checkpoint.final_model
+        else "not written",
     }
