@@ -66,9 +66,10 @@ def attach_adapter(model: PreTrainedModel, config: ModelConfig, seed: int) -> No
     existing = None if settings.adapter is None else _find(settings.adapter)
     described = _fresh(model, settings) if existing is None else _described(existing, settings)
     described.base_model_name_or_path = base_name(config)
+    asked = None if settings.target_modules is None else set(target_layers(model, settings.target_modules))
     _inject(model, described, seed)
     if existing is not None:
-        _check_layers(model, settings)
+        _check_layers(model, settings, asked)
         _load(model, existing, settings)
 
 
@@ -229,8 +230,8 @@ def _inject(model: PreTrainedModel, described: Any, seed: int) -> None:
         parameter.requires_grad_(True)
 
 
-def _check_layers(model: PreTrainedModel, settings: LoraConfig) -> None:
-    """An existing adapter's layers are linear, not a tied head, and those of `model.lora.target_modules` if it names some."""
+def _check_layers(model: PreTrainedModel, settings: LoraConfig, asked: set[str] | None) -> None:
+    """An existing adapter's layers are not a tied head, and are those that `model.lora.target_modules` asks for if it does."""
     here = {name for name, _ in adapter_layers(model)}
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     source = settings.adapter
@@ -240,13 +241,10 @@ def _check_layers(model: PreTrainedModel, settings: LoraConfig) -> None:
             f"model.lora.adapter={source}: adapts the output head of {type(model).__name__}, which shares its weights with the "
             f"token embedding"
         )
-    if settings.target_modules is None:
-        return
-    asked = {name.replace(".base_layer", "") for name in target_layers(model, settings.target_modules)}
-    if asked != here:
+    if asked is not None and asked != here:
         own = ",".join(sorted({name.rpartition(".")[2] for name in here}))
         raise ConfigError(
-            f"model.lora.target_modules=[{','.join(settings.target_modules)}]: the adapter in model.lora.adapter={source} has "
+            f"model.lora.target_modules=[{','.join(settings.target_modules or [])}]: the adapter in model.lora.adapter={source} has "
             f"other layers, [{own}]; an adapter keeps its own, so write model.lora.target_modules=null"
         )
 
