@@ -94,6 +94,7 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts) -> None:
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
         registry["reference"] = WeightsState(ctx.runtime.reference_model)
     if has_adapter(ctx.runtime.model):
+        assert ctx.training_args is not None
         starts_elsewhere = ctx.training_args["model"]["lora"]["adapter"] is not None
         registry[ORIGIN] = AdapterOrigin(ctx.runtime.model, starts_from_adapter=starts_elsewhere)
     ctx.checkpoint_state_ref = registry
