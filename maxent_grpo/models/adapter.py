@@ -141,13 +141,14 @@ def without_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return base
 
 
-def merged_model(model: PreTrainedModel) -> PreTrainedModel:
+def merged_model(model: PreTrainedModel, device: torch.device | None = None) -> PreTrainedModel:
     """The model with W + s B A in place of each layer with an adapter, an ordinary transformers model.
 
     The sum is taken in the adapter's type, which has at least 32 bits, and rounded once to the base's. Every other weight is
-    the model's own tensor. A model without an adapter comes back over its own tensors.
+    the model's own tensor. A model without an adapter comes back over its own tensors. ``device`` takes the sums, one by one, so
+    that they need no room beside the model; None leaves them where the model is.
     """
-    weights = {name: merged_weight(layer) for name, layer in adapter_layers(model)}
+    weights = {name: merged_weight(layer).to(device) for name, layer in adapter_layers(model)}
     merged = without_adapter(model)
     for name, weight in weights.items():
         merged.get_submodule(name).weight = nn.Parameter(weight, requires_grad=False)

@@ -21,7 +21,7 @@ from maxent_grpo.training.loop import run_training
 def test_a_thousand_syncs_leave_the_base_weights_bit_equal() -> None:
     """huggingface/trl#6688, #3466: merging into bfloat16 weights and taking it off again lets them drift, by up to 0.015."""
     model = tiny_llama(torch.bfloat16, num_hidden_layers=1)
-    attach_adapter(model, TinyModelConfig(lora=LoraConfig(enabled=True)), seed=0)
+    attach_adapter(model, TinyModelConfig(lora=LoraConfig(enabled=True, target_modules=["up_proj"])), seed=0)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapter_parameters(model).values():

@@ -142,6 +142,8 @@ def memory_estimate(
     phases.append(optimizer_phase(shape, lists=on_gpu))
     if config.evaluation.enabled and work.eval_lengths:
         phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
+    if shape.adapter and config.checkpoint.final_model and not on_gpu:
+        phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
 
 

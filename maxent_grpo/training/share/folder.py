@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.models.adapter import merged_model, save_adapter
@@ -26,7 +27,7 @@ def write_model_folder(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: str, licenses: Sequence[Path]
 ) -> None:
     """Write the model, an adapter merged into it, as a transformers folder; one that is there is replaced."""
-    plain = merged_model(model)
+    plain = merged_model(model, torch.device("cpu"))
     plain.generation_config = generation_settings(model, tokenizer)
 
     def fill(working: Path) -> None:
