@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.root import RootConfig
 
 CHECKPOINTS = "checkpoints"
@@ -23,6 +24,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _controller_state(config)
     yield from _run_directory(config)
     yield from _own_modules(config)
+    yield from _extras(config)
 
 
 def _resume(config: RootConfig) -> Iterator[str]:
@@ -78,6 +80,11 @@ def _own_modules(config: RootConfig) -> Iterator[str]:
                 f"{setting}={target}: there is no module {module} to import; install it, or start the run where "
                 f"it can be imported"
             )
+
+
+def _extras(config: RootConfig) -> Iterator[str]:
+    if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
+        yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
 
 
 def own_functions(config: RootConfig) -> dict[str, str]:

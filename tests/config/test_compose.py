@@ -28,7 +28,12 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-ALONGSIDE = {"countdown": ("generation.max_completion_len=11",), "kl": ("controller.law=additive",)}
+ALONGSIDE = {
+    "countdown": ("generation.max_completion_len=11",),
+    "reasoning_gym": ("data.tasks.chain_sum=1", "model.warm_start.enabled=false"),
+    "hf": ("model.name=org/model",),
+    "kl": ("controller.law=additive",),
+}
 """What an option cannot do without."""
 
 
