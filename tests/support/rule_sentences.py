@@ -379,6 +379,9 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "scoring.reference_sync.mixing=0.6 with model.lora.enabled=true: a mixture of two low-rank updates is not the update "
             "that their mixed matrices make, so the reference would be another model than asked for; use "
             "scoring.reference_sync.mixing=1, which takes the policy over as it is, or scoring.reference_sync.every_n_steps=0"
+        ],
+    ),
+    (
         {},
         "maxent data=reasoning_gym data.task_settings.n_queens.n=4",
         [
