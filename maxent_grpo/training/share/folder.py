@@ -15,7 +15,6 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.models.adapter import merged_model, save_adapter
-from maxent_grpo.models.end_tokens import end_token_ids
 from maxent_grpo.report.atomic import sync_directory
 
 LARGEST_FILE = "5GB"
@@ -55,7 +54,9 @@ def generation_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
     How to sample is left to whoever uses the model. The base's own recommendations (temperature, top-k, repetition penalty)
     were made for other weights, and training's temperature is a setting of training; the model card names it.
     """
-    ends = end_token_ids(model, tokenizer)
+    declared = model.generation_config.eos_token_id if model.generation_config else None
+    listed = declared if isinstance(declared, list) else [declared]
+    ends = sorted({token for token in [*listed, tokenizer.eos_token_id] if isinstance(token, int)})
     return GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=ends[0] if len(ends) == 1 else ends,
