@@ -138,7 +138,14 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, "from an adapter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from an adapter",
+        "moving reference",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fresh", "bfloat16")),
+    ],
+)
 def test_a_resumed_run_is_the_same_run(name: str, tmp_path: Path, adapter: Path) -> None:
     extra = (*THREE, *SCENARIOS.get(name, (f"model.lora.adapter={adapter}",)))
     train(tmp_path / "straight", *extra)

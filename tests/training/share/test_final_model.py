@@ -65,9 +65,17 @@ STARTS: dict[str, Any] = {
     "tied qwen2": lambda folder: pretrained(folder, tiny_qwen2, tie_word_embeddings=True),
 }
 
+QUICK = {("tiny", False), ("tied qwen2", False), ("tied", True)}
 
-@pytest.mark.parametrize("lora", [False, True], ids=["whole", "adapter"])
-@pytest.mark.parametrize("start", STARTS)
+
+@pytest.mark.parametrize(
+    ("start", "lora"),
+    [
+        pytest.param(start, lora, marks=() if (start, lora) in QUICK else pytest.mark.slow, id=f"{start}-{kind}")
+        for start in STARTS
+        for lora, kind in ((False, "whole"), (True, "adapter"))
+    ],
+)
 def test_the_folder_gives_the_log_probs_of_the_trained_model_bit_for_bit(
     start: str, lora: bool, tmp_path: Path
 ) -> None:
@@ -109,7 +117,7 @@ def test_the_card_tells_what_the_run_recorded(tmp_path: Path) -> None:
     base = pretrained(tmp_path / "secret_place" / "my-base")
     overrides = [
         *("checkpoint.final_model=true", "model.lora.enabled=true", "model.lora.rank=4", "model=hf"),
-        f"model.name={base}", "data.min_modes=2", "scoring=dr_grpo",
+        f"model.name={base}", "scoring=dr_grpo",
     ]  # fmt: skip
     config = configured(tmp_path / "run", *overrides)
     run_from_config(config, [*overrides, f"+note.key=hf_{'a1B2' * 8}", "+note.page=https://me:pass@example.org/x"])
@@ -129,7 +137,7 @@ def test_the_card_tells_what_the_run_recorded(tmp_path: Path) -> None:
     assert "# my-base · coloring · dr_grpo\n" in body
     assert "Held-out problems (4), 8 samples of each at temperature 1" in body
     assert "| LoRA rank; layers | 4; all-linear |" in body
-    assert "`min_modes=2`" in body
+    assert "`num_eval=4`" in body
     assert "optimizer" not in body
     assert "section `dr_grpo`" in body
     assert "model.lora.enabled=true" in body
@@ -233,7 +241,7 @@ def test_large_weights_are_cut_into_several_files(tmp_path: Path, monkeypatch: p
     assert torch.equal(log_probs(AutoModelForCausalLM.from_pretrained(tmp_path / "model")), log_probs(model))
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["whole", "adapter"])
+@pytest.mark.parametrize("lora", [pytest.param(False, marks=pytest.mark.slow), True], ids=["whole", "adapter"])
 def test_an_exported_checkpoint_is_what_the_run_would_have_left(
     lora: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
