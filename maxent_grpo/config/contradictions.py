@@ -4,7 +4,8 @@ A rule is a small generator of sentences: which settings with which values, why 
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
 ``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
-``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``.
+``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``, those about adapters in
+``contradictions_lora.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, contr
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
+from maxent_grpo.config.contradictions_lora import LORA_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
@@ -164,6 +166,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _greedy,
     _sampling,
     _tiny_model,
+    *LORA_RULES,
     *DATA_RULES,
     *SOURCE_RULES,
     _length_of_training,

@@ -18,7 +18,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training import setup
 from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
 from maxent_grpo.training.checkpoint.store import find_checkpoint
-from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
+from maxent_grpo.training.checkpoint.weights import ADAPTER_FOLDER, MODEL_FOLDER
 from maxent_grpo.training.loop import LoopParts, RunResult
 from maxent_grpo.training.metric_table import UNREPRODUCED
 from maxent_grpo.training.setup import run_from_config
@@ -39,12 +39,15 @@ SMALL_COUNTDOWN = (
     "data.min_modes=1",
     "generation.max_completion_len=8",
 )
-SMALL_RUN = (
+SMALL_MODEL = (
     "model.hidden_size=32",
     "model.num_heads=1",
     "model.num_layers=1",
     "model.intermediate_size=32",
     "model.warm_start.enabled=false",
+)
+SMALL_RUN = (
+    *SMALL_MODEL,
     "data.num_train=12",
     "data.num_eval=4",
     "generation.num_generations=4",
@@ -55,6 +58,7 @@ SMALL_RUN = (
     "optimization.lr_scheduler_type=constant_with_warmup",
     "evaluation.num_samples=8",
     "logging.report=false",
+    "checkpoint.final_model=false",
     "logging.console=silent",
     "logging.completions_every=1",
     "run.device=cpu",
@@ -66,11 +70,13 @@ SMALL = (*SMALL_RUN, *SMALL_COLORING)
 
 
 def small(extra: tuple[str, ...]) -> tuple[str, ...]:
-    """The overrides of a small run of the task that ``extra`` chooses."""
+    """The overrides of a small run of the task and the model that ``extra`` chooses."""
     if "data=table" in extra:
         return SMALL_RUN
     other = {"data=countdown", "experiment=tiny_countdown"} & set(extra)
-    return (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
+    chosen = (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
+    other_model = any(item.startswith("model=") for item in extra)
+    return tuple(item for item in chosen if not (other_model and item in SMALL_MODEL))
 
 
 def only_reward(name: str) -> tuple[str, ...]:
@@ -150,7 +156,9 @@ def checkpoint_of(run_dir: Path, step: int | None = None) -> Path:
 
 
 def weights_of(checkpoint: Path) -> dict[str, Tensor]:
-    """The model's weights in a checkpoint."""
+    """The model's weights in a checkpoint, or the adapter's of a run that trains one."""
+    if (checkpoint / ADAPTER_FOLDER).is_dir():
+        return safetensors.torch.load_file(checkpoint / ADAPTER_FOLDER / "adapter_model.safetensors")
     return safetensors.torch.load_file(checkpoint / MODEL_FOLDER / "model.safetensors")
 
 

@@ -32,6 +32,7 @@ MAY_CHANGE: dict[str, str] = {
     "scoring.batching.prompt_cache_size": _PATH,
     "scoring.batching.share_prompts": _PATH,
     "generation.batch_size": _PATH,
+    "model.lora.adapter": "where the starting adapter lies; its weights must be those that the run began with",
     "model.warm_start.cache_dir": "where warm starts are cached; the weights come from the checkpoint",
     "data.cache_dir": "where files made of the data are kept; the rows are the same",
 }

@@ -67,3 +67,9 @@ def test_the_default_run_with_its_evaluation_takes_what_is_estimated(tmp_path: P
 def test_a_model_of_135_million_parameters_takes_what_is_estimated(tmp_path: Path) -> None:
     """Activations and the log-softmax over 49,152 tokens are most of it."""
     check(tmp_path, *SMOL)
+
+
+@pytest.mark.slow
+def test_an_adapter_on_a_model_of_135_million_parameters_takes_what_is_estimated(tmp_path: Path) -> None:
+    """One base, also as the reference; gradients and moments of the adapter only; the merged weights at the end."""
+    check(tmp_path, *SMOL, "model.lora.enabled=true", "scoring.kl_beta=0.1")
