@@ -106,7 +106,7 @@ def _convert(gguf: Path, target: Path) -> None:
     for name in ("quantization_config", "_name_or_path", "architectures"):
         described.pop(name, None)
     config = LlamaConfig(**described)
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model = LlamaForCausalLM(config).bfloat16()
     model.load_state_dict(loaded.state_dict())
     special = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     model.generation_config = GenerationConfig(**special)

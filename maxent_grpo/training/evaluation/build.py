@@ -16,6 +16,7 @@ from maxent_grpo.training.evaluation.exact import ExactEvaluation
 from maxent_grpo.training.evaluation.seeds import SeedEvaluation
 from maxent_grpo.training.experience import pad_token_id
 from maxent_grpo.training.scoring.policy import TokenScorer
+from maxent_grpo.training.scoring.sharing import sharing_problem
 from maxent_grpo.training.settings import evaluation_sampling
 from maxent_grpo.training.types.choices import ExactFigures
 from maxent_grpo.training.types.rewards import ValidationContext
@@ -104,7 +105,10 @@ def _missing_for_exact(config: EvaluationConfig, ctx: TrainingLoopContext, task:
     if not isinstance(ctx.runtime.tokenizer.eos_token_id, int):
         return "the tokenizer has no end token to close an answer with"
     split = [letter for letter, ids in _alphabet_tokens(task, ctx.runtime.tokenizer).items() if len(ids) != 1]
-    return f"{split} are not single tokens of this model's tokenizer" if split else None
+    if split:
+        return f"{split} are not single tokens of this model's tokenizer"
+    problem = sharing_problem(ctx.runtime.model)
+    return f"all answers of a problem are scored behind one prompt, and {problem}" if problem else None
 
 
 def _alphabet_tokens(task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
