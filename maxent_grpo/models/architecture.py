@@ -57,10 +57,8 @@ def _not_causal(config: PretrainedConfig, *, with_code: bool) -> str:
         return "its weights are quantised, and quantised weights cannot be trained; name the model they were made from"
     if with_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
         return ""
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or (saved and not set(saved) & _class_names(config)):
         return f"{shown} is no language model that writes text; {CAUSAL}"
-    if saved and not set(saved) & _class_names(config):
-        return f"its weights are those of {shown}, which lacks the output head or has another one; {CAUSAL}"
     return ""
 
 

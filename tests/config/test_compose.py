@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import maxent_grpo
+from maxent_grpo.config import preflight_model
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import declared_paths, kind_at, nearest, options
 from maxent_grpo.config.load import load_config
@@ -28,12 +29,20 @@ def in_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-ALONGSIDE = {"countdown": ("generation.max_completion_len=11",), "kl": ("controller.law=additive",)}
+ALONGSIDE = {
+    "countdown": ("generation.max_completion_len=11",),
+    "kl": ("controller.law=additive",),
+    "hf": ("model.name=owner/name",),
+}
 """What an option cannot do without."""
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, name, _ in OPTIONS])
-def test_every_option_loads_as_its_dataclass(group: str, name: str) -> None:
+def test_every_option_loads_as_its_dataclass(
+    group: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_model, "SMOLLM2_FOLDER", tmp_path)
+    (tmp_path / "config.json").touch()  # as if it had been prepared
     is_default = type(getattr(loaded(), group)) is options(group)[name]
     config = loaded() if is_default else loaded(f"{group}={name}", *ALONGSIDE.get(name, ()))
     assert type(getattr(config, group)) is options(group)[name]

@@ -19,8 +19,10 @@ from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import run_training
+from maxent_grpo.training.scoring import policy
 from maxent_grpo.training.scoring.batch import RowRange, build_score_batch
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores
+from maxent_grpo.training.scoring.sharing import sharing_problem
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
@@ -180,3 +182,16 @@ def test_checkpointing_and_the_attention_implementation_change_nothing(trained: 
         model.set_attn_implementation("sdpa")
         torch.testing.assert_close(eager, logp, atol=1e-5, rtol=0)
         torch.testing.assert_close(gradient, plain, atol=1e-4, rtol=0)
+
+
+def test_a_window_left_out_of_a_mask_is_noticed_before_training(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sharing_problem(trained.model) == ""
+    monkeypatch.setattr(policy, "windowed_masks", lambda mask, *_: mask)
+    found = sharing_problem(trained.model)
+    if ARCHITECTURES[trained.kind].window is None:
+        assert found == ""
+    else:
+        assert "gives other log-probabilities behind a shared prompt (by " in found
+        assert trained.model.config.sliding_window == ARCHITECTURES[trained.kind].window
