@@ -15,7 +15,8 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -111,7 +112,9 @@ def _quiet() -> Iterator[None]:
     library.disable_progress_bar()
     library.set_verbosity(logging.ERROR)
     try:
-        yield
+        # the reader of the format has a bar of its own, which no setting turns off
+        with redirect_stderr(StringIO()):
+            yield
     finally:
         library.set_verbosity(level)
         if was_showing:
