@@ -19,6 +19,7 @@ from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
 from maxent_grpo.config.compose import CONFIG_NAME, PRESETS
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
+from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import (
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     register()
     try:
         _refuse_other_roots(args.config_name, args.config_path)
-        overrides, folder = with_run_overrides(args.overrides), args.config_dir
+        overrides, folder = with_open_names(with_run_overrides(args.overrides)), args.config_dir
         sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
         own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
         if args.multirun and not own_mode:

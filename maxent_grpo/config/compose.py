@@ -34,6 +34,7 @@ from maxent_grpo.config.declared import (
     options_with,
     shown,
 )
+from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import ConfigError
 
@@ -72,7 +73,7 @@ def config_directory() -> Path:
 def compose_config(overrides: list[str], config_dir: str | Path | None = None) -> Composition:
     """Compose; ``config_dir`` is a further folder that is searched for presets, as with `--config-dir`."""
     register()
-    overrides, folders = with_search_path(overrides, config_dir)
+    overrides, folders = with_search_path(with_open_names(overrides), config_dir)
     with hydra_session():
         try:
             return Composition(compose(CONFIG_NAME, overrides))
@@ -312,8 +313,7 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
     if problem:
         return problem
     parent = path.rpartition(".")[0]
-    if not may_add and parent and free_names(kind_at(parent, chosen)) and OmegaConf.select(config, path) is None:
-        return f"{path}: {parent} has no entry of that name yet; add one with +{path}={shown(value)}"
+    may_add = may_add or (bool(parent) and free_names(kind_at(parent, chosen)))
     if isinstance(value, dict):
         changes = [_change(config, f"{path}.{key}", part, may_add) for key, part in cast(dict[str, Any], value).items()]
         return next((change for change in changes if change), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
-from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig
+from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.rewards.countdown import longest_answer
@@ -80,5 +81,34 @@ def _countdown_lengths(config: RootConfig) -> Iterator[str]:
         )
 
 
-DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (_coloring, _countdown, _countdown_lengths)
+def _reasoning_gym(config: RootConfig) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, ReasoningGymDataConfig):
+        return
+    if not data.tasks:
+        yield (
+            "data.tasks={}: names no task of reasoning-gym; write data.tasks={chain_sum: 1}, or several with their shares, "
+            "data.tasks={chain_sum: 3, gsm_symbolic: 1}"
+        )
+    for name, share in data.tasks.items():
+        if not 0 < share < math.inf:
+            yield f"data.tasks.{name}={share}: a share must be above 0; leave a task out with ~data.tasks.{name}"
+    for name in data.task_settings.keys() - data.tasks.keys():
+        yield (
+            f"data.task_settings.{name}: data.tasks has no {name}, so that its settings would do nothing; add "
+            f"data.tasks.{name}=1"
+        )
+    if isinstance(config.model, TinyModelConfig) and config.model.warm_start.enabled:
+        yield (
+            "model.warm_start.enabled=true: data=reasoning_gym has no demonstrations for a supervised start; choose "
+            "model=smollm2, or set model.warm_start.enabled=false"
+        )
+
+
+DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    _coloring,
+    _countdown,
+    _countdown_lengths,
+    _reasoning_gym,
+)
 """Every rule about the problems."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.installed import find_module
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
@@ -24,6 +25,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _controller_state(config)
     yield from _run_directory(config)
     yield from _own_modules(config)
+    yield from _extras(config)
     yield from model_problems(config.model)
 
 
@@ -80,6 +82,11 @@ def _own_modules(config: RootConfig) -> Iterator[str]:
                 f"{setting}={target}: there is no module {module} to import; install it, or start the run where "
                 f"it can be imported"
             )
+
+
+def _extras(config: RootConfig) -> Iterator[str]:
+    if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
+        yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
 
 
 def own_functions(config: RootConfig) -> dict[str, str]:

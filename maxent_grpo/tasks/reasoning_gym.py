@@ -57,6 +57,7 @@ class ReasoningGymTask:
         self._families = {name: _checked_settings(name, config) for name in config.tasks}
         self._problem = lru_cache(maxsize=KEPT_PROBLEMS)(self._made)
         self._datasets: dict[tuple[str, int], ProceduralDataset] = {}
+        """By family and seed. Some families plan all of a dataset's problems when it is made, so that its size is what is needed."""
         self.eval_rows = self._rows(config, "eval", config.num_eval, frozenset())
         held_out = frozenset(row.messages[-1]["content"] for row in self.eval_rows)
         self.train_rows = self._rows(config, "train", config.num_train, held_out)
@@ -69,7 +70,7 @@ class ReasoningGymTask:
             return Grade(0.0, None, "empty")
         if (family in LITERALS and not is_plain_literal(text)) or (family in FORMULAS and not is_plain_formula(text)):
             return Grade(0.0, None, "not_plain")
-        dataset = self._dataset(family, spec["seed"])
+        dataset = self._datasets[family, spec["seed"]]
         try:
             score = float(dataset.score_answer(text, self._problem(family, spec["seed"], spec["index"])))
         except Exception:  # the library's graders raise whatever an odd answer makes them; it is counted by its reason
@@ -97,12 +98,14 @@ class ReasoningGymTask:
         return [next(streams[name]) for name in _turns(quotas)]
 
     def _distinct(self, name: str, seed: int, num: int, exclude: frozenset[str], split: str) -> Iterator[TaskRow]:
+        size = 2 * num + MAX_FRUITLESS_DRAWS
+        self._datasets[name, seed] = reasoning_gym.create_dataset(name, seed=seed, size=size, **self._families[name])
         seen, index, fruitless, found = set(exclude), 0, 0, 0
         while found < num:
             question = str(self._problem(name, seed, index)["question"])
             if question in seen:
                 fruitless += 1
-                if fruitless >= MAX_FRUITLESS_DRAWS:
+                if fruitless >= MAX_FRUITLESS_DRAWS or index + 1 >= size:
                     raise DataError(
                         f"data.num_{split} asks for {num} different {name} problems, and only {found} were found"
                         f"{' outside the held-out ones' if exclude else ''}: ask for fewer, or widen the family's settings, "
@@ -122,15 +125,7 @@ class ReasoningGymTask:
         return TaskRow(f"{name}-{digest}", [{"role": "user", "content": question}], spec, columns)
 
     def _made(self, name: str, seed: int, index: int) -> dict[str, Any]:
-        return self._dataset(name, seed)[index]
-
-    def _dataset(self, name: str, seed: int) -> ProceduralDataset:
-        if (name, seed) not in self._datasets:
-            # a size that no index reaches: problems are made one by one, and only those that are asked for
-            self._datasets[name, seed] = reasoning_gym.create_dataset(
-                name, seed=seed, size=2**31, **self._families[name]
-            )
-        return self._datasets[name, seed]
+        return self._datasets[name, seed][index]
 
 
 def build_reasoning_gym(config: ReasoningGymDataConfig) -> ReasoningGymTask:

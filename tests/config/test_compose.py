@@ -19,6 +19,13 @@ from maxent_grpo.errors import ConfigError
 PRESETS = sorted((config_directory() / "experiment").glob("*.yaml"))
 
 
+@pytest.fixture(autouse=True)
+def _prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the packaged model had been prepared, which only its users need."""
+    (tmp_path / "config.json").touch()
+    monkeypatch.setattr(preflight_model, "SMOLLM2_FOLDER", tmp_path)
+
+
 @cache
 def loaded(*overrides: str) -> RootConfig:
     return load_config(list(overrides))
@@ -31,18 +38,15 @@ def in_new_process(code: str) -> str:
 
 ALONGSIDE = {
     "countdown": ("generation.max_completion_len=11",),
+    "reasoning_gym": ("data.tasks.chain_sum=1", "model.warm_start.enabled=false"),
+    "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
-    "hf": ("model.name=owner/name",),
 }
 """What an option cannot do without."""
 
 
 @pytest.mark.parametrize(("group", "name"), [(group, name) for group, name, _ in OPTIONS])
-def test_every_option_loads_as_its_dataclass(
-    group: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight_model, "SMOLLM2_FOLDER", tmp_path)
-    (tmp_path / "config.json").touch()  # as if it had been prepared
+def test_every_option_loads_as_its_dataclass(group: str, name: str) -> None:
     is_default = type(getattr(loaded(), group)) is options(group)[name]
     config = loaded() if is_default else loaded(f"{group}={name}", *ALONGSIDE.get(name, ()))
     assert type(getattr(config, group)) is options(group)[name]

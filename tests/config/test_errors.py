@@ -79,9 +79,7 @@ COMMAND_LINE = {
         "scoring is chosen already; write scoring=grpo without the +",
         "seed is set already; write seed=3 without the +",
     ],
-    ("reward.terms.format=0.1",): [
-        "reward.terms.format: reward.terms has no entry of that name yet; add one with +reward.terms.format=0.1"
-    ],
+    ("reward.terms.format=much",): ["reward.terms.format=much: must be a number"],
     ("seed=1,2",): ["seed=1,2: several values make a sweep, which needs -m; a list is written [a,b]"],
     ("~scoring",): [f"scoring: no option is chosen; write scoring= and one of {METHODS}"],
     ("~seed",): ["seed: was removed; a setting can be changed, not removed"],

@@ -338,4 +338,16 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "reward.functions.idle has no weight, so it would never be called: add +reward.terms.idle=1",
         ],
     ),
+    (
+        {},
+        "maxent data=reasoning_gym data.task_settings.n_queens.n=4",
+        [
+            "data.tasks={}: names no task of reasoning-gym; write data.tasks={chain_sum: 1}, or several with their shares, "
+            "data.tasks={chain_sum: 3, gsm_symbolic: 1}",
+            "data.task_settings.n_queens: data.tasks has no n_queens, so that its settings would do nothing; add "
+            "data.tasks.n_queens=1",
+            "model.warm_start.enabled=true: data=reasoning_gym has no demonstrations for a supervised start; choose "
+            "model=smollm2, or set model.warm_start.enabled=false",
+        ],
+    ),
 ]
