@@ -44,7 +44,9 @@ def build_model(config: ModelConfig, *, positions: int = 0) -> LoadedModel:
         known = ", ".join(kind.__name__ for kind in _BUILDERS)
         raise ConfigError(f"no model can be built from {type(config).__name__}; known are {known}. Choose model=tiny.")
     loaded = builder(config, positions)
-    loaded.model.to(TORCH_DTYPES[config.dtype])  # pyright: ignore[reportArgumentType] - the wrapped signature loses dtype
+    if isinstance(config, TinyModelConfig):
+        # one that was read has its type already, and rotary frequencies in float32, which this would round as well
+        loaded.model.to(TORCH_DTYPES[config.dtype])  # pyright: ignore[reportArgumentType] - the wrapped signature loses dtype
     if config.gradient_checkpointing:
         if not loaded.model.supports_gradient_checkpointing:
             raise ConfigError(

@@ -63,6 +63,10 @@ def load_hf(config: HfModelConfig, dtype: torch.dtype, positions: int) -> Pretra
         problem = folder_problem(folder, needs_tokenizer=config.tokenizer is None)
         if problem:
             raise ConfigError(f"{setting}: {problem}")
+    elif not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{setting}: has no config.json: it is an adapter, a GGUF file or no model; name the model it is of"
+        )
     described = read_config(name, folder, trust_remote_code=config.trust_remote_code)
     check_attention(config.attention, described, name)
     check_positions(described, name, positions)

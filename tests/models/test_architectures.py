@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.tiny import prompt_entries, row_prompts, sampling_settings
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from maxent_grpo.config.model import HfModelConfig
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
@@ -195,3 +196,16 @@ def test_a_window_left_out_of_a_mask_is_noticed_before_training(
     else:
         assert "gives other log-probabilities behind a shared prompt (by " in found
         assert trained.model.config.sliding_window == ARCHITECTURES[trained.kind].window
+
+
+def test_the_documentation_lists_every_architecture_here_and_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    rows = [
+        line.split("|")[1].strip().lower().replace(" ", "").replace("-", "")
+        for line in page.splitlines()
+        if line.startswith("| ")
+    ]
+    for kind in ARCHITECTURES:
+        assert any(row.startswith(kind.split("-")[0]) for row in rows), kind
+    for field in fields(HfModelConfig):
+        assert field.name == "lora" or f"model.{field.name}" in page

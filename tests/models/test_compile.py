@@ -14,7 +14,7 @@ SETTINGS = (
     "model=hf",
     "generation.allowed_tokens=[]",
     "optimization.total_training_steps=3",
-    "optimization.optimizer_eps=1e-4",
+    "optimization.adam_epsilon=1e-3",
     "evaluation.every_n_steps=2",
     "scoring.weighting.beta=0.1",
 )

@@ -15,11 +15,11 @@ import pytest
 import torch
 from support.checkpoints import TURN_END, TURN_TEMPLATE, save_checkpoint, small_tokenizer
 from support.runs import metric_lines, train
-from transformers import AutoConfig, BertConfig, BloomConfig, BloomForCausalLM, T5Config
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BloomConfig, BloomForCausalLM, T5Config
 
-from maxent_grpo.config.model import HfModelConfig
+from maxent_grpo.config.model import Dtype, HfModelConfig
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.models.build import build_model
+from maxent_grpo.models.build import TORCH_DTYPES, build_model
 from maxent_grpo.models.end_tokens import end_token_ids, turn_end
 from maxent_grpo.models.tokenizer import CHAT_TEMPLATE
 
@@ -211,6 +211,16 @@ def test_dropout_is_off_and_said_to_be(checkpoints: Path) -> None:
     assert loaded.model.training
     with torch.no_grad():
         assert torch.equal(loaded.model(input_ids=ids).logits, loaded.model(input_ids=ids).logits)
+
+
+def test_weights_are_read_in_the_asked_type_and_rotary_frequencies_are_not_rounded(checkpoints: Path) -> None:
+    source, ids = checkpoints / "llama", torch.arange(8, 60).unsqueeze(0)
+    for dtype in (Dtype.bfloat16, Dtype.float64):
+        model = build_model(HfModelConfig(name=str(source), dtype=dtype)).model
+        plain = AutoModelForCausalLM.from_pretrained(source, dtype=TORCH_DTYPES[dtype])
+        assert {weight.dtype for weight in model.parameters()} == {TORCH_DTYPES[dtype]}
+        with torch.no_grad():
+            assert torch.equal(model(ids).logits, plain(ids).logits)
 
 
 def test_end_tokens_are_those_of_tokenizer_generation_config_config_and_chat_template(llama: Path) -> None:
