@@ -23,7 +23,7 @@ from maxent_grpo.models.architecture import (
     read_config,
     silence_dropout,
 )
-from maxent_grpo.models.end_tokens import describe_ends, end_token_ids, settle_generation_config
+from maxent_grpo.models.declared_ends import declared_ends, describe_ends, settle_generation_config
 from maxent_grpo.models.hub import described_folder, weights_folder
 from maxent_grpo.models.packaged import checked_folder
 from maxent_grpo.models.pretrained_tokenizer import check_vocabulary, read_tokenizer
@@ -101,7 +101,7 @@ def _settled(
         notes.append(
             f"model: dropout is off ({given} in its configuration): completions are sampled without it as well"
         )
-    ends = end_token_ids(tokenizer, folder)
+    ends = declared_ends(tokenizer, folder)
     notes.append(f"model: a completion ends with {describe_ends(ends, tokenizer)}")
     notes += [
         f"model: saved with generation_config changed: {change}" for change in settle_generation_config(model, ends)

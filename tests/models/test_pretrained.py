@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BloomConf
 from maxent_grpo.config.model import Dtype, HfModelConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.build import TORCH_DTYPES, build_model
-from maxent_grpo.models.end_tokens import end_token_ids, turn_end
+from maxent_grpo.models.declared_ends import declared_ends, turn_end
 from maxent_grpo.models.tokenizer import CHAT_TEMPLATE
 
 
@@ -249,7 +249,7 @@ def test_an_architectures_default_end_token_is_not_believed(llama: Path) -> None
         edit(llama / file, eos_token_id=None)
     tokenizer = small_tokenizer(template=None)
     tokenizer.eos_token = TURN_END
-    assert end_token_ids(tokenizer, llama) == {tokenizer.eos_token_id: ["the tokenizer"]}
+    assert declared_ends(tokenizer, llama) == {tokenizer.eos_token_id: ["the tokenizer"]}
 
 
 @pytest.mark.parametrize(
@@ -262,29 +262,74 @@ def test_the_token_that_ends_a_chat_turn_is_found(template: str | None, token: s
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A hub on this machine that has nothing: it answers by what the name says."""
+def hub(monkeypatch: pytest.MonkeyPatch, checkpoints: Path, tmp_path: Path) -> Iterator[list[str]]:
+    """A hub on this machine with one model, owner/llama; to other names it answers by what they say. Gives what is fetched."""
+    fetched: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            codes = {"gated": (403, "GatedRepo"), "versioned": (404, "RevisionNotFound"), "broken": (500, "")}
-            code, error = next((answer for name, answer in codes.items() if name in self.path), (404, "RepoNotFound"))
+            files = checkpoints / "llama"
+            if self.path.startswith("/api/models/owner/llama/revision/"):
+                self._send(200, json.dumps({"id": "owner/llama", "sha": "a" * 40}).encode())
+            elif self.path.startswith("/api/models/owner/llama/tree/"):
+                names = [*(path.name for path in files.iterdir()), "pickle.bin"]
+                listed = [
+                    {"type": "file", "path": name, "size": size_of(files / name), "oid": "b" * 40} for name in names
+                ]
+                self._send(200, json.dumps(listed).encode())
+            elif self.path.startswith(f"/owner/llama/resolve/{'a' * 40}/"):
+                content = (files / self.path.rsplit("/", 1)[1]).read_bytes()
+                if self.command == "GET":
+                    fetched.append(self.path.rsplit("/", 1)[1])
+                self._send(200, content, ETag=f'"{len(fetched)}{len(content)}"', **{"X-Repo-Commit": "a" * 40})
+            else:
+                codes = {"gated": (403, "GatedRepo"), "versioned": (404, "RevisionNotFound")}
+                found = (answer for name, answer in codes.items() if name in self.path)
+                code, error = next(found, (404, "RepoNotFound"))
+                self._send(code, b"", **{"X-Error-Code": error})
+
+        do_HEAD = do_GET
+
+        def _send(self, code: int, content: bytes, **headers: str) -> None:
             self.send_response(code)
-            self.send_header("X-Error-Code", error)
-            self.send_header("Content-Length", "0")
+            for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                self.send_header(name, value)
             self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    yield
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    yield fetched
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+def size_of(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 1
+
+
+def test_a_hub_model_is_described_before_its_weights_are_fetched_and_pickles_never(
+    hub: list[str], monkeypatch: pytest.MonkeyPatch, checkpoints: Path
+) -> None:
+    assert "has 512 positions" in refusal("owner/llama", positions=1000)
+    assert "config.json" in hub
+    assert "model.safetensors" not in hub
+    loaded = build_model(HfModelConfig(name="owner/llama"))
+    local = build_model(HfModelConfig(name=str(checkpoints / "llama")))
+    ids = torch.arange(8, 20).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.equal(loaded.model(ids).logits, local.model(ids).logits)
+    assert loaded.notes == local.notes
+    assert sorted(set(hub)) == sorted(path.name for path in (checkpoints / "llama").iterdir())
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert build_model(HfModelConfig(name="owner/llama")).notes == local.notes
 
 
 @pytest.mark.usefixtures("hub")

@@ -14,7 +14,7 @@ MARK = "answer0mark"
 """Stands for an assistant's turn; no template adds it by itself."""
 
 
-def end_token_ids(tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[int, list[str]]:
+def declared_ends(tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[int, list[str]]:
     """Token to who says that it ends a completion: tokenizer, generation_config.json, config.json, chat template.
 
     Only what is written in a file counts: an architecture's default (2 for Llama) is a token like any other elsewhere.
