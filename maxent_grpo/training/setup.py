@@ -23,7 +23,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.adapter import parameters_text
-from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
@@ -72,6 +72,7 @@ from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
+from maxent_grpo.training.scoring.sharing import sharing_problem
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -132,7 +133,11 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
     task = build_task(config.data)
-    loaded = build_model(config.model)
+    loaded = build_model(
+        config.model, positions=config.generation.max_prompt_len + config.generation.max_completion_len
+    )
+    for note in loaded.notes:
+        handles.write_note(note)
     train, held_out = render_all(config, task, loaded)
     start_warm(config, task, loaded, handles)
     attach_adapter(loaded.model, config.model, config.seed)
@@ -219,6 +224,10 @@ def _assemble(
         loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None,
         is_base=starts_as_base(config),
     )
+    if config.model.compile:
+        for network in (loaded.model, reference.model):
+            if network is not None:
+                compile_model(network)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
     sampler = row_order(config, task, train)
@@ -271,7 +280,7 @@ def _resources(
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
-        padded=scoring.trl_reference_scoring,
+        padded=scoring.trl_reference_scoring or not _shares_prompts(ctx),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
@@ -291,6 +300,16 @@ def _resources(
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
         seed=config.seed,
     )
+
+
+def _shares_prompts(ctx: TrainingLoopContext) -> bool:
+    """Whether the model can score completions behind a shared prompt; where it is asked to and cannot, a note says why."""
+    if not ctx.scoring.batching.share_prompts or ctx.scoring.trl_reference_scoring:
+        return True
+    problem = sharing_problem(ctx.runtime.model)
+    if problem:
+        ctx.logging.write_note(f"scoring.batching.share_prompts=true: every completion gets its own prompt: {problem}")
+    return not problem
 
 
 def build_rewards(config: RootConfig, task: Task) -> RewardSpec:

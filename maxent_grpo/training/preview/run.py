@@ -81,7 +81,8 @@ def preview(config: RootConfig) -> str:
 def outline(config: RootConfig) -> LoadedModel:
     """The model with its tokenizer and adapter, its weights on the meta device: shapes and types without memory."""
     with torch.device("meta"):
-        loaded = build_model(config.model)
+        positions = config.generation.max_prompt_len + config.generation.max_completion_len
+        loaded = build_model(config.model, positions=positions)
         attach_adapter(loaded.model, config.model, config.seed)
     return loaded
 
