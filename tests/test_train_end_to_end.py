@@ -58,6 +58,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "completions.jsonl",
         "config.yaml",
         "controller_state.json",
+        "data.json",
         "evaluations.jsonl",
         "metrics.jsonl",
         "model",
@@ -66,7 +67,6 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "report.png",
         "run.log",
         "versions.json",
-        "data.json",
     ]
     lines = metric_lines(run_dir)
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
