@@ -28,6 +28,10 @@ class DataError(MaxentGrpoError, ValueError):
     """A dataset or a row of it cannot be used: unreadable, empty, too small, or malformed."""
 
 
+class NotReachedError(DataError):
+    """A data set is on a hub that cannot be reached, and not in the cache of an earlier run."""
+
+
 class RewardError(MaxentGrpoError, ValueError):
     """A reward term raised, or it or an own advantage rule returned something other than finite numbers (or None)."""
 

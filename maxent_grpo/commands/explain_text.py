@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from maxent_grpo.config.declared import (
     shown,
 )
 from maxent_grpo.config.load import check
-from maxent_grpo.config.presets import PRESETS, config_directory
+from maxent_grpo.config.presets import PRESETS, Preset, config_directory
 from maxent_grpo.config.provenance import Composed, compose_with_origins, defaults, named_together
 from maxent_grpo.config.ranges import RANGES
 from maxent_grpo.config.reference import Entry, entries, root_entries
@@ -193,14 +194,23 @@ def _explain_presets(name: str, config_dir: str | None) -> list[str]:
     presets = chosen_presets([name], config_dir)
     if not presets:
         raise _unknown(name, None, [f"{PRESETS}={file.stem}" for file in files])
-    lines = []
+    lines: list[str] = []
     for preset in presets:
-        text = (config_directory().parent / preset.label).read_text(encoding="utf-8")
-        header = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")][1:]
-        lines += [f"{name} ({preset.label})", *(f"  {line}".rstrip() for line in header), "", "what it sets"]
+        if not preset.is_part:
+            lines += [f"{name} ({preset.label})", *_header(preset), ""]
+    lines.append("what it sets")
+    for preset in presets:
+        if preset.is_part:
+            lines += ["", f"with {preset.label}", *_header(preset)]
         lines += [f"  {choice}" for choice in preset.choices]
         lines += [f"  {path}={_shown(value)}" for path, value in preset.entries.items()]
     return lines
+
+
+def _header(preset: Preset) -> list[str]:
+    text = (config_directory().parent / preset.label).read_text(encoding="utf-8")
+    head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return [f"  {line.removeprefix('#').strip()}".rstrip() for line in head][1:]
 
 
 def _explain_metric(name: str) -> list[str]:

@@ -44,6 +44,8 @@ class Preset:
     """Its settings by dotted path."""
     completions: str | None = None
     """The limit of completions that it chooses."""
+    is_part: bool = False
+    """Whether it was not chosen itself, but included."""
 
 
 @dataclass
@@ -81,7 +83,7 @@ class PresetReader:
         content = self._content(file)
         if content is None:
             return
-        preset = Preset(_label(file), [], {})
+        preset = Preset(_label(file), [], {}, is_part=not name.startswith(f"{PRESETS}/"))
         defaults = cast(list[Any], content.pop("defaults", []))
         for item in (cast(dict[str, Any], item) for item in defaults if isinstance(item, dict)):
             for key, value in item.items():

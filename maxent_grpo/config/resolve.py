@@ -112,6 +112,11 @@ def has_unit_ratio(config: RootConfig) -> bool:
     )
 
 
+def steps_are_given(config: RootConfig) -> bool:
+    """Whether the run's length is a number of steps, whatever the number of rows."""
+    return config.optimization.total_training_steps > 0
+
+
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Sizes of a step, a rollout and the run; counts are global over processes unless named otherwise."""

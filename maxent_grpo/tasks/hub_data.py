@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from maxent_grpo.config.data_sources import Source
-from maxent_grpo.errors import DataError
+from maxent_grpo.errors import DataError, NotReachedError
 from maxent_grpo.tasks.kept_file import kept_file
 
 if TYPE_CHECKING:
@@ -128,7 +128,12 @@ def _one_sentence(source: Source, split: str) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, DatasetsError, pa.ArrowException) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(_sentence(error, source, split)) from error
+        sentence = _sentence(error, source, split)
+        raise (NotReachedError if _is_unreachable(error) else DataError)(sentence) from error
+
+
+def _is_unreachable(error: Exception) -> bool:
+    return "Couldn't reach" in str(error) or isinstance(error, ConnectionError)
 
 
 def _sentence(error: Exception, source: Source, split: str) -> str:
@@ -146,7 +151,7 @@ def _sentence(error: Exception, source: Source, split: str) -> str:
         return f"{where}: is made by a Python script, which is never run; use a data set that is stored as files"
     if "Revision" in said:
         return f"{where}: there is no revision {source.revision}"
-    if "Couldn't reach" in said or isinstance(error, ConnectionError):
+    if _is_unreachable(error):
         return (
             f"{where}: the hub cannot be reached ({said[:120]}), and the data set is not in the cache; fetch it once where there "
             "is a network, with the same HF_HOME, or name a local folder that `save_to_disk` wrote"

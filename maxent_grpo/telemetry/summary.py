@@ -22,6 +22,9 @@ KNOWN_FACTS = ("train_rows", "eval_rows", "dropped_prompts", "num_processes", "d
 """Facts with a place of their own; every other one is listed under its own name."""
 
 
+NOT_READ = "not read"
+
+
 def section(title: str, rows: list[Row]) -> list[str]:
     """A heading with aligned rows of label and text beneath it."""
     width = max((len(label) for label, _ in rows), default=0)
@@ -81,8 +84,8 @@ def _fraction(controller: EntropyControllerConfig) -> str:
     return start
 
 
-def _batch_rows(config: RootConfig, num_train_prompts: int, num_processes: int) -> list[Row]:
-    plan = batch_plan(config, num_train_prompts, num_processes)
+def _batch_rows(config: RootConfig, num_train_prompts: int | None, num_processes: int) -> list[Row]:
+    plan = batch_plan(config, num_train_prompts or 0, num_processes)
     schedule = config.optimization
     if plan.slices_per_step is None:
         slices = f"by token budget: max_tokens={config.scoring.batching.max_tokens}"
@@ -98,11 +101,15 @@ def _batch_rows(config: RootConfig, num_train_prompts: int, num_processes: int) 
         ("iterations", schedule.num_iterations),
         ("prompts per rollout", plan.prompts_per_rollout),
         ("steps per rollout", plan.steps_per_rollout),
-        ("steps per epoch", plan.steps_per_epoch),
+        ("steps per epoch", NOT_READ if num_train_prompts is None else plan.steps_per_epoch),
         ("steps in all", plan.total_steps),
     ]
     width = max(len(str(count)) for _, count in counts if isinstance(count, int))
     return [(label, f"{count:>{width}}" if isinstance(count, int) else str(count)) for label, count in counts]
+
+
+def _rows_read(facts: Mapping[str, object], name: str) -> int | None:
+    return None if facts.get(name, 0) is None else _count(facts, name, 0)
 
 
 def _count(facts: Mapping[str, object], name: str, default: int) -> int:
@@ -118,14 +125,14 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     Args:
         config: the resolved settings.
         facts: what only the run knows: ``train_rows``, ``eval_rows``, ``dropped_prompts`` and ``num_processes`` as whole
-            numbers, ``data`` as ``training.prepared_rows.data_facts`` gives it; anything else (``device``, ``parameters``, ...) is listed as given.
+            numbers, the first two None where the rows could not be read, ``data`` as ``training.prepared_rows.data_facts`` gives it; anything else (``device``, ``parameters``, ...) is listed as given.
     """
     options = chosen_options(config)
-    train_rows = _count(facts, "train_rows", 0)
+    train_rows, eval_rows = _rows_read(facts, "train_rows"), _rows_read(facts, "eval_rows")
     run_rows = [(name.replace("_", " "), str(value)) for name, value in facts.items() if name not in KNOWN_FACTS]
     data_rows = [
-        ("training prompts", str(train_rows)),
-        ("held-out prompts", str(_count(facts, "eval_rows", 0))),
+        ("training prompts", NOT_READ if train_rows is None else str(train_rows)),
+        ("held-out prompts", NOT_READ if eval_rows is None else str(eval_rows)),
         ("dropped prompts", str(_count(facts, "dropped_prompts", 0))),
     ]
     data = facts.get("data")

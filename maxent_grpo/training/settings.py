@@ -23,9 +23,9 @@ from maxent_grpo.training.types.runtime import (
 
 
 def generation_settings(
-    config: GenerationConfig, tokenizer: PreTrainedTokenizerBase, answer_alphabet: str | None
+    config: GenerationConfig, tokenizer: PreTrainedTokenizerBase | None, answer_alphabet: str | None
 ) -> GenerationSettings:
-    """Sampling settings; the allowed tokens become ids."""
+    """Sampling settings; the allowed tokens become ids, for which a tokenizer is needed only where there are some."""
     return GenerationSettings(
         max_prompt_len=config.max_prompt_len,
         max_completion_len=config.max_completion_len,
@@ -42,7 +42,7 @@ def generation_settings(
 
 
 def allowed_token_ids(
-    allowed: list[str], tokenizer: PreTrainedTokenizerBase, answer_alphabet: str | None
+    allowed: list[str], tokenizer: PreTrainedTokenizerBase | None, answer_alphabet: str | None
 ) -> tuple[int, ...] | None:
     """Ids of the tokens that completions may be made of, end tokens aside; None when all may.
 
@@ -51,6 +51,7 @@ def allowed_token_ids(
     """
     if not allowed or (allowed == [ANSWER_ALPHABET] and answer_alphabet is None):
         return None
+    assert tokenizer is not None, "the caller has one where tokens are to be looked up"
     texts = [text for entry in allowed for text in ((answer_alphabet or "") if entry == ANSWER_ALPHABET else [entry])]
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     wrong = [text for text, tokens in zip(texts, ids, strict=True) if len(tokens) != 1]

@@ -27,7 +27,8 @@ from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import adapter_digest, adapter_parameters, base_digest, base_state
 from maxent_grpo.models.build import build_model
 from maxent_grpo.training.loop import run_training
-from maxent_grpo.training.preview.run import outline, preview
+from maxent_grpo.training.preview.run import preview
+from maxent_grpo.training.preview.sight import outline
 from maxent_grpo.training.preview.sizes import model_shape, parameter_counts
 
 LORA = ("evaluation.enabled=false", "scoring.kl_beta=0.5", "model.lora.enabled=true")

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+from accelerate import Accelerator
 from torch import nn
 
+from maxent_grpo.config.generation import ANSWER_ALPHABET
 from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.demonstrations import tokenize_demonstration
-from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.tasks.base import Task
-from maxent_grpo.tasks.build import build_task
-from maxent_grpo.tasks.tokenize import RenderedRows
 from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.training.control.state import read_state
 from maxent_grpo.training.loop import RunResult
 from maxent_grpo.training.memory import MemoryEstimate
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.optim import resolve_schedule
-from maxent_grpo.training.prepared_rows import prompt_text, render_all, rows_per_epoch, styled
+from maxent_grpo.training.prepared_rows import prompt_text, rows_per_epoch, styled
+from maxent_grpo.training.preview.sight import Sight, gpu_is_elsewhere, look
 from maxent_grpo.training.preview.sizes import Answers, Workload, memory_estimate, model_shape, parameter_counts
 from maxent_grpo.training.preview.text import memory_rows, preview_text
 from maxent_grpo.training.resume import find_resume
 from maxent_grpo.training.settings import generation_settings, scoring_settings
 from maxent_grpo.training.setup import build_rewards, facts, make_accelerator, run_from_config
+from maxent_grpo.training.types.runtime import GenerationSettings
 
 LOOKED_AT = 64
 """Demonstrations whose lengths stand for all."""
@@ -55,56 +59,83 @@ def preview(config: RootConfig) -> str:
     resume = find_resume(config)
     if config.controller.paths.resume_from is not None:
         read_state(config.controller.paths.resume_from)
-    accelerator = make_accelerator(config)
-    task = build_task(config.data)
-    loaded = outline(config)
-    train, held_out = render_all(config, task, loaded)
-    build_rewards(config, task)
-    work = workload(config, task, loaded, train, held_out)
+    elsewhere = gpu_is_elsewhere(config)
+    here = replace(config, run=replace(config.run, device=DeviceChoice.cpu)) if elsewhere else config
+    accelerator = make_accelerator(here)
+    sight = look(config)
+    if sight.task is not None:
+        build_rewards(config, sight.task)
+    work = workload(config, sight)
     resolve_method(
         work.scoring, score_mode=work.scoring.weighting.score_mode,
         max_completion_len=work.generation.max_completion_len,
     )  # fmt: skip
-    shape = model_shape(loaded.model)
-    on_gpu = accelerator.device.type == "cuda"
+    shape = model_shape(sight.model)
     estimate = memory_estimate(
         config, work, shape,
-        process=process_memory(config), on_gpu=on_gpu, num_processes=accelerator.num_processes,
+        process=process_memory(config), on_gpu=elsewhere or accelerator.device.type == "cuda",
+        num_processes=accelerator.num_processes,
     )  # fmt: skip
-    memory = memory_rows(estimate, available_memory(estimate), parameter_counts(loaded.model))
+    memory = memory_rows(estimate, None if elsewhere else available_memory(estimate), parameter_counts(sight.model))
+    known = known_facts(config, accelerator, sight)
+    if elsewhere:
+        known["device"] = "cuda, of which this machine has none"
     return preview_text(
-        startup_summary(config, facts(config, accelerator, task, loaded, train, held_out)),
-        config, work, shape, memory, 0 if resume is None else resume.step, config.run.dir,
-    )  # fmt: skip
+        startup_summary(config, known), config, work, shape, memory, 0 if resume is None else resume.step, sight.unseen
+    )
 
 
-def outline(config: RootConfig) -> LoadedModel:
-    """The model with its tokenizer and adapter, its weights on the meta device: shapes and types without memory."""
-    with torch.device("meta"):
-        positions = config.generation.max_prompt_len + config.generation.max_completion_len
-        loaded = build_model(config.model, positions=positions)
-        attach_adapter(loaded.model, config.model, config.seed)
-    return loaded
+def known_facts(config: RootConfig, accelerator: Accelerator, sight: Sight) -> dict[str, Any]:
+    """What is known of the run, for the start-up summary; less where less could be seen."""
+    if sight.task is not None and sight.loaded is not None and sight.train is not None and sight.held_out is not None:
+        return facts(config, accelerator, sight.task, sight.loaded, sight.train, sight.held_out)
+    task = sight.task
+    return {
+        "train_rows": None if task is None else len(task.train_rows),
+        "eval_rows": None if task is None else len(task.eval_rows),
+        "num_processes": accelerator.num_processes,
+        "device": str(accelerator.device),
+        "parameters": parameters_text(sight.model),
+        "directory": config.run.dir,
+    }
 
 
-def workload(
-    config: RootConfig, task: Task, loaded: LoadedModel, train: RenderedRows, held_out: RenderedRows
-) -> Workload:
+def workload(config: RootConfig, sight: Sight) -> Workload:
     """The settled settings and the lengths of the data."""
-    generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
+    task, train, held_out = sight.task, sight.train, sight.held_out
+    generation = _generation(config, sight)
+    limit, rows = config.generation.max_prompt_len, None
+    if task is not None:
+        rows = len(task.train_rows) if train is None else rows_per_epoch(task, train)
     return Workload(
         generation=generation,
         scoring=scoring_settings(
             config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
         ),
-        schedule=resolve_schedule(
-            config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
-        ),
-        num_train=rows_per_epoch(task, train),
-        train_lengths=train.lengths,
-        eval_lengths=held_out.lengths,
-        demonstrations=_answers(config, task, loaded),
+        schedule=resolve_schedule(config.optimization, num_generations=generation.num_generations, num_prompts=rows),
+        num_train=rows or 0,
+        train_lengths=[limit] if train is None else train.lengths,
+        # of unread held-out rows as many as are sampled together count, for the memory that takes
+        eval_lengths=held_out.lengths if held_out is not None else [limit] * _num_held_out(config, task),
+        demonstrations=_answers(config, sight),
+        has_rows=task is not None,
+        has_lengths=train is not None,
     )
+
+
+def _num_held_out(config: RootConfig, task: Task | None) -> int:
+    return config.evaluation.batch_size if task is None else len(task.eval_rows)
+
+
+def _generation(config: RootConfig, sight: Sight) -> GenerationSettings:
+    """Sampling settings; without a tokenizer, allowed tokens cannot be looked up and all count as allowed."""
+    alphabet = None if sight.task is None else sight.task.answer_alphabet
+    if sight.tokenizer is not None:
+        return generation_settings(config.generation, sight.tokenizer, alphabet)
+    settings = config.generation
+    if settings.allowed_tokens and (settings.allowed_tokens != [ANSWER_ALPHABET] or alphabet is not None):
+        sight.unseen.append(("allowed tokens", "not looked up without a tokenizer; all count as allowed"))
+    return generation_settings(replace(settings, allowed_tokens=[]), None, None)
 
 
 def process_memory(config: RootConfig) -> int:
@@ -124,10 +155,10 @@ def available_memory(estimate: MemoryEstimate) -> int:
     return psutil.virtual_memory().available + psutil.Process().memory_info().rss
 
 
-def _answers(config: RootConfig, task: Task, loaded: LoadedModel) -> Answers | None:
+def _answers(config: RootConfig, sight: Sight) -> Answers | None:
     """How many answers of what length stand behind one prompt in the supervised stage."""
-    settings = getattr(config.model, "warm_start", None)
-    if settings is None or not settings.enabled:
+    settings, task, loaded = getattr(config.model, "warm_start", None), sight.task, sight.loaded
+    if settings is None or not settings.enabled or task is None or loaded is None:
         return None
     shown = task.demonstrations(min(settings.num_problems, LOOKED_AT), settings.mode_skew, settings.seed)
     write = prompt_text(config, loaded.tokenizer)

@@ -50,11 +50,15 @@ class Workload:
     scoring: ScoringSettings
     schedule: OptimizationSchedule
     num_train: int
-    """Training prompts."""
+    """Training prompts; 0 if the data were not read."""
     train_lengths: Sequence[int]
     eval_lengths: Sequence[int]
     demonstrations: Answers | None
     """None where no supervised stage comes first."""
+    has_rows: bool = True
+    """Whether the data were read; if not, the number of prompts is not known."""
+    has_lengths: bool = True
+    """Whether prompts were tokenised; if not, they have the length limit."""
 
 
 def model_shape(model: PreTrainedModel) -> ModelShape:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.telemetry.summary import Row, section
+from maxent_grpo.telemetry.summary import NOT_READ, Row, section
 from maxent_grpo.training.memory import HEAP_BLOCK, MIB, MemoryEstimate, ModelShape, Part
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.preview.sizes import Workload
@@ -34,9 +34,9 @@ def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[
     """Prompt lengths as they are, and tokens at most, with every completion at its length limit."""
     plan = batch_plan(config, work.num_train)
     group, limit = plan.group_size, work.generation.max_completion_len
-    rows = [("training prompts", _lengths(work.train_lengths))]
+    rows = [("training prompts", _lengths(work.train_lengths, work.has_lengths))]
     if work.eval_lengths:
-        rows.append(("held-out prompts", _lengths(work.eval_lengths)))
+        rows.append(("held-out prompts", _lengths(work.eval_lengths, work.has_lengths)))
     mean = sum(work.train_lengths) / len(work.train_lengths)
     sampled = _tokens(plan.prompts_per_rollout, mean, group, limit)
     trained = _tokens(plan.prompts_per_step, mean, group, limit, shared=config.scoring.batching.share_prompts)
@@ -48,7 +48,9 @@ def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[
     ]
     totals = [rollouts * sum(sampled), steps * sum(trained), 0.0]
     evaluations = evaluation_steps(config, work, first_step)
-    if evaluations:
+    if evaluations and not work.has_rows:
+        rows.append(("an evaluation", f"not counted, held-out rows are {NOT_READ}"))
+    elif evaluations:
         mean_held_out = sum(work.eval_lengths) / len(work.eval_lengths)
         samples = _samples_of_an_evaluation(config)
         evaluated = (
@@ -61,7 +63,7 @@ def token_rows(config: RootConfig, work: Workload, first_step: int = 0) -> list[
         (
             "the whole run",
             f"at most {count_text(sum(totals))}: sampled {count_text(totals[0])}, trained {count_text(totals[1])}, "
-            f"evaluated {count_text(totals[2])}",
+            f"evaluated {count_text(totals[2]) if work.has_rows else 'not counted'}",
         )
     )
     return rows
@@ -75,7 +77,9 @@ def _samples_of_an_evaluation(config: RootConfig) -> list[int]:
     return [evaluation.num_samples, *([1] if evaluation.greedy else []), *tagged]
 
 
-def _lengths(lengths: Sequence[int]) -> str:
+def _lengths(lengths: Sequence[int], are_known: bool) -> str:
+    if not are_known:
+        return f"taken to have {max(lengths)} tokens each, the limit"
     mean = sum(lengths) / len(lengths)
     return f"{min(lengths)} to {max(lengths)} tokens, mean {mean:.1f}"
 
@@ -164,8 +168,8 @@ def scoring_note(work: Workload) -> str | None:
     return None
 
 
-def memory_rows(estimate: MemoryEstimate, available: int, counts: Mapping[str, int]) -> list[Row]:
-    """The components, each phase at its worst moment, and the peak."""
+def memory_rows(estimate: MemoryEstimate, available: int | None, counts: Mapping[str, int]) -> list[Row]:
+    """The components, each phase at its worst moment, and the peak; ``available`` is None where the device is elsewhere."""
     total = sum(counts.values())
     shares = ", ".join(f"{name} {count_text(count)}" for name, count in counts.items())
     rows: list[Row] = []
@@ -186,7 +190,10 @@ def memory_rows(estimate: MemoryEstimate, available: int, counts: Mapping[str, i
         rows.append(("kept by the heap", f"{_right(estimate.kept(worst))}  {note}"))
     rows += [
         ("peak", f"{_right(estimate.peak)}  in {worst.name}; every completion at its length limit"),
-        ("available here", f"{_right(available)}{_verdict(estimate.peak, available)}"),
+        (
+            "available here",
+            f"{'no GPU':>11}" if available is None else f"{_right(available)}{_verdict(estimate.peak, available)}",
+        ),
         ("not counted", LEFT_OUT if estimate.heap else LEFT_OUT_GPU),
     ]
     return rows
@@ -210,9 +217,10 @@ def _verdict(peak: int, available: int) -> str:
 
 
 def preview_text(
-    summary: str, config: RootConfig, work: Workload, shape: ModelShape, memory: list[Row], first_step: int, folder: str
-) -> str:
-    """All sections, and the closing line."""
+    summary: str, config: RootConfig, work: Workload, shape: ModelShape, memory: list[Row], first_step: int,
+    unseen: Sequence[Row],
+) -> str:  # fmt: skip
+    """All sections, what could not be looked at, and the closing line."""
     tokens = token_rows(config, work, first_step)
     note = scoring_note(work)
     if note is not None:
@@ -221,6 +229,7 @@ def preview_text(
         *section("tokens", tokens),
         *section("length", length_rows(config, work, shape, first_step)),
         *section("memory, estimated", memory),
-        f"would write to {folder}",
+        *(section("not looked at here", list(unseen)) if unseen else []),
+        f"would write to {config.run.dir}",
     ]
     return "\n".join([summary, *lines])

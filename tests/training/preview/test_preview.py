@@ -15,9 +15,10 @@ from maxent_grpo.commands.train import main
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.errors import CheckpointError, ConfigError, DataError
 from maxent_grpo.training.memory import Phase
-from maxent_grpo.training.preview.run import outline, preview, start, workload
+from maxent_grpo.training.preview.run import preview, start, workload
+from maxent_grpo.training.preview.sight import look, outline
 from maxent_grpo.training.preview.sizes import memory_estimate, model_shape, parameter_counts
-from maxent_grpo.training.setup import build_task, render_all, run_from_config
+from maxent_grpo.training.setup import run_from_config
 
 REPOSITORY = config_directory().parent
 
@@ -150,9 +151,9 @@ def test_a_notebook_call_prints_the_preview(tmp_path: Path, capsys: pytest.Captu
 
 def phases_of(*changes: str) -> dict[str, Phase]:
     config = configured(Path("nowhere"), *changes)
-    task, loaded = build_task(config.data), outline(config)
-    work = workload(config, task, loaded, *render_all(config, task, loaded))
-    estimate = memory_estimate(config, work, model_shape(loaded.model), process=0, on_gpu=False)
+    sight = look(config)
+    work = workload(config, sight)
+    estimate = memory_estimate(config, work, model_shape(sight.model), process=0, on_gpu=False)
     return {phase.name: phase for phase in estimate.phases}
 
 
