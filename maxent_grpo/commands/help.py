@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from omegaconf import DictConfig, OmegaConf
-
 from maxent_grpo.config.declared import groups, options
-from maxent_grpo.config.presets import PRESETS, config_directory
+from maxent_grpo.config.presets import PRESETS, config_directory, default_option
 
 HEAD = """\
 Train a language model by group-relative policy optimisation.
@@ -38,7 +36,6 @@ options:
 
 def help_text() -> str:
     """Every group with its options, a line each from the option's docstring, the presets, and example commands."""
-    defaults = _defaults()
     presets = sorted((config_directory() / PRESETS).glob("*.yaml"))
     width = max(
         len(name) for name in [*(name for group in groups() for name in options(group)), *(p.stem for p in presets)]
@@ -47,7 +44,7 @@ def help_text() -> str:
     for group in groups():
         lines.append(group)
         for name, node in options(group).items():
-            mark = "*" if defaults.get(group) == name else " "
+            mark = "*" if default_option(group) == name else " "
             lines.append(f" {mark} {name:<{width}}  {_first_line(node)}")
     lines += ["", f"{PRESETS} (conf/{PRESETS}/)"]
     for file in presets:
@@ -57,14 +54,6 @@ def help_text() -> str:
 
 def _first_line(node: type) -> str:
     return (node.__doc__ or "").strip().splitlines()[0]
-
-
-def _defaults() -> dict[str, str]:
-    """The option that conf/config.yaml takes of each group."""
-    entries = OmegaConf.load(config_directory() / "config.yaml").defaults
-    return {
-        str(group): str(name) for entry in entries if isinstance(entry, DictConfig) for group, name in entry.items()
-    }
 
 
 def _claim(preset: str) -> str:

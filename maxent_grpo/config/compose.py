@@ -42,6 +42,7 @@ from maxent_grpo.config.presets import (
     PresetReader,
     chosen_method,
     config_directory,
+    no_option_chosen,
     no_such_option,
 )
 from maxent_grpo.config.store import register
@@ -289,6 +290,8 @@ def _wrong_type(path: str, value: Any, kind: Any) -> str:
 
 
 def _remove(config: DictConfig, path: str) -> str | None:
+    if path in groups():
+        return no_option_chosen(path)
     parent, _, name = path.rpartition(".")
     owner = OmegaConf.select(config, parent) if parent else config
     if not isinstance(owner, DictConfig) or name not in owner:

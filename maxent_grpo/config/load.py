@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from maxent_grpo.config.compose import Composition, chosen_kinds, compose_config, undeclared
 from maxent_grpo.config.contradictions import contradictions, warnings
-from maxent_grpo.config.declared import declared_paths, field_types, groups, nearest, node_type, options
+from maxent_grpo.config.declared import declared_paths, field_types, groups, nearest, node_type
 from maxent_grpo.config.preflight import preflight
-from maxent_grpo.config.presets import config_directory, flatten
+from maxent_grpo.config.presets import config_directory, flatten, no_option_chosen
 from maxent_grpo.config.ranges import out_of_range
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
@@ -134,7 +134,7 @@ def _without_value(config: DictConfig) -> Iterator[str]:
     chosen = chosen_kinds(config)
     for group in groups():
         if group not in chosen:
-            yield f"{group}: no option is chosen; write {group}= and one of {', '.join(options(group))}"
+            yield no_option_chosen(group)
     for name, kind in field_types(RootConfig).items():
         if name in chosen:
             yield from _absent(config[name], chosen[name], f"{name}.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -126,6 +127,7 @@ def chosen_method(presets: Sequence[Preset], selected: Mapping[str, str]) -> str
     return said[-1].partition("=")[2] if said else default_option("scoring")
 
 
+@cache
 def default_option(group: str) -> str:
     """The option of a group that conf/config.yaml takes; empty for none."""
     entries = OmegaConf.load(config_directory() / "config.yaml").defaults
@@ -138,6 +140,11 @@ def no_such_option(group: str, name: str, known: list[str]) -> str:
     guess = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {group}={guess[0]}?" if guess else ""
     return f"{group}={name}: no such option; {group} has {', '.join(known) or 'none'}{hint}"
+
+
+def no_option_chosen(group: str) -> str:
+    """The sentence for a group without an option."""
+    return f"{group}: no option is chosen; write {group}= and one of {', '.join(options(group))}"
 
 
 def flatten(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from maxent_grpo.config.contradictions_reward import REWARD_RULES
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.data import DataConfig
 from maxent_grpo.config.load import check, load_config
+from maxent_grpo.config.presets import config_directory
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.choices import ExactFigures
 
@@ -44,6 +45,7 @@ def problems_on_the_command_line(*overrides: str) -> list[str]:
     return caught.value.problems
 
 
+PRESETS = ", ".join(sorted(file.stem for file in (config_directory() / "experiment").glob("*.yaml")))
 METHODS = (
     "grpo, dr_grpo, maxent, maxent_listwise, bnpo, dapo, rloo, reinforce_pp, gspo, cispo, sapo, maxent_centered, maxent_is, "
     "maxent_cond, soft, gvpo, xdr, dr_grpo_scaled, seed_grpo, token_maxent, uniqueness, unlikeliness, passk, clip_cov, kl_cov, "
@@ -75,8 +77,7 @@ COMMAND_LINE = {
         "evaluation.ks=3: must be a list, [...], each entry an integer",
     ],
     ("experiment=tiny_gpo",): [
-        "experiment=tiny_gpo: no such option; experiment has tiny_countdown, tiny_dr_grpo, tiny_grpo, tiny_maxent, tiny_maxent_listwise, "
-        "tiny_offpolicy, trl_defaults; did you mean experiment=tiny_grpo?"
+        f"experiment=tiny_gpo: no such option; experiment has {PRESETS}; did you mean experiment=tiny_grpo?"
     ],
     ("+scoring=grpo", "+seed=3"): [
         "scoring is chosen already; write scoring=grpo without the +",

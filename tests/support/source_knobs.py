@@ -42,7 +42,7 @@ HUB_CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "name": ({"path": "named", "name": "main"}, "other"),
     "split": ({}, "test"),
     "eval_split": ({}, "test"),
-    "eval_path": ({"eval_split": "test"}, "plain"),
+    "eval_path": ({"split": "test"}, "plain"),
     "streaming": ({"path": "plain", "num_train": 6}, True),
     "shuffle_buffer": (STREAM, 1),
     "sources": ({"path": None, "mixture": {"plain": 1.0}}, {"plain": HubSource(split="test")}),
