@@ -8,11 +8,13 @@ from typing import cast
 
 import pytest
 import torch
+from datasets import config as datasets_config
 from huggingface_hub import constants
 from support.checkpoints import save_checkpoint
 
 from maxent_grpo.config.data_sources import HubDataConfig
 from maxent_grpo.config.load import load_config
+from maxent_grpo.config.presets import config_directory
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.known_shapes import KNOWN_MODELS
 from maxent_grpo.rewards.countdown import parse_spec
@@ -31,16 +33,15 @@ STEPS = {"gsm8k": (128, 8, 200), "math": (128, 8, 200), "dapo17k": (32, 16, 480)
 FIRST = list(zip(PUBLISHED, DATA, strict=True))
 REST = [each for each in product(PUBLISHED, DATA) if each not in FIRST]
 GIB = 2**30
+PAGE = (config_directory().parent / "docs" / "presets.md").read_text()
 
 
 @pytest.fixture(autouse=True)
 def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import datasets
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
@@ -71,6 +72,7 @@ def test_every_preset_is_described_without_hub_and_gpu(model: str, data: str) ->
     weights = float(value(text, "weights").split(" GiB")[0])
     assert count - trained == PUBLISHED[model]
     assert weights == pytest.approx(PUBLISHED[model] * (2 if trained else 4) / GIB, abs=0.01)
+    assert f"`{model}_{data}` {float(value(text, 'peak').split()[0]):.1f} GiB |" in PAGE
     assert value(text, "available here").strip() == "no GPU"
     assert "its sizes are taken from a table of known models" in value(text, "model")
     assert value(text, "prompts").startswith("not written; each counts as generation.max_prompt_len=")
