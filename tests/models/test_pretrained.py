@@ -303,7 +303,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, checkpoints: Path, tmp_path: Path) -> I
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    urls = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", urls)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     yield fetched
     server.shutdown()
@@ -338,6 +341,6 @@ def test_each_answer_of_the_hub_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
     assert "the hub has no model of that name that you may see; check the spelling" in refusal("owner/unknown")
     assert "has no model.revision=v9; name a branch, tag or commit" in refusal("owner/versioned", revision="v9")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert "the hub cannot be reached (or HF_HUB_OFFLINE is set) while the cache does not have it" in refusal(
+    assert "the hub cannot be reached (or HF_HUB_OFFLINE is set) while its cache here does not have it" in refusal(
         "owner/far"
     )
