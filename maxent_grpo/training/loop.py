@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from maxent_grpo.tasks.sampler import EpochSampler
+from maxent_grpo.telemetry.stall import StallWatch
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -69,6 +70,7 @@ class LoopParts:
     carried: CarriedGroups | None = None
     """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
     clock: PhaseClock = field(default_factory=PhaseClock)
+    stall: StallWatch = field(default_factory=StallWatch)
     until: int | None = None
     """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
     renders_when_drawn: bool = False
@@ -189,6 +191,9 @@ def _record(
     phases, seconds = parts.clock.drain()
     metrics |= drain_running(parts.state)
     metrics |= machine_metrics(phases, seconds, int(report.counts.tokens))
+    stalled = parts.stall.see(metrics, ctx.generation.max_completion_len)
+    if stalled is not None:
+        logger.warning("%s", stalled)
     with parts.clock.phase("log"):
         ctx.logging.write_metrics(step, metrics)
         ctx.logging.write_completions(step, completion_records(report))

@@ -46,9 +46,9 @@ def local_generator(runtime: RuntimeHandles, settings: GenerationSettings, seed:
 
 
 def pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The tokenizer's pad token."""
-    pad = tokenizer.pad_token_id
-    assert isinstance(pad, int), "setup refuses a tokenizer without a pad token"
+    """The tokenizer's pad token, or its end token where it has none: what is padding is told by lengths, never by the token."""
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    assert isinstance(pad, int), "a model's tokenizer is refused where it has no end token"
     return pad
 
 

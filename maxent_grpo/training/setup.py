@@ -22,7 +22,7 @@ from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
@@ -69,6 +69,7 @@ from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
+from maxent_grpo.training.scoring.sharing import sharing_problem
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -128,7 +129,11 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
     task = build_task(config.data)
-    loaded = build_model(config.model)
+    loaded = build_model(
+        config.model, positions=config.generation.max_prompt_len + config.generation.max_completion_len
+    )
+    for note in loaded.notes:
+        handles.write_note(note)
     train, held_out = render_all(config, task, loaded)
     start_warm(config, task, loaded, handles)
     loaded.model.to(accelerator.device)
@@ -207,6 +212,10 @@ def _assemble(
         config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
     )
     reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    if config.model.compile:
+        for network in (loaded.model, reference.model):
+            if network is not None:
+                compile_model(network)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
     model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
     sampler = row_order(config, task, train)
@@ -259,7 +268,7 @@ def _resources(
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
-        padded=scoring.trl_reference_scoring,
+        padded=scoring.trl_reference_scoring or not _shares_prompts(ctx),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
@@ -279,6 +288,16 @@ def _resources(
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
         seed=config.seed,
     )
+
+
+def _shares_prompts(ctx: TrainingLoopContext) -> bool:
+    """Whether the model can score completions behind a shared prompt; where it is asked to and cannot, a note says why."""
+    if not ctx.scoring.batching.share_prompts or ctx.scoring.trl_reference_scoring:
+        return True
+    problem = sharing_problem(ctx.runtime.model)
+    if problem:
+        ctx.logging.write_note(f"scoring.batching.share_prompts=true: every completion gets its own prompt: {problem}")
+    return not problem
 
 
 def build_rewards(config: RootConfig, task: Task) -> RewardSpec:

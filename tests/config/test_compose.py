@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import maxent_grpo
+from maxent_grpo.config import preflight_model
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import declared_paths, kind_at, nearest, options
 from maxent_grpo.config.load import load_config
@@ -16,6 +17,13 @@ from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import ConfigError
 
 PRESETS = sorted((config_directory() / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the packaged model had been prepared, which only its users need."""
+    (tmp_path / "config.json").touch()
+    monkeypatch.setattr(preflight_model, "SMOLLM2_FOLDER", tmp_path)
 
 
 @cache

@@ -39,12 +39,15 @@ SMALL_COUNTDOWN = (
     "data.min_modes=1",
     "generation.max_completion_len=8",
 )
-SMALL_RUN = (
+SMALL_MODEL = (
     "model.hidden_size=32",
     "model.num_heads=1",
     "model.num_layers=1",
     "model.intermediate_size=32",
     "model.warm_start.enabled=false",
+)
+SMALL_RUN = (
+    *SMALL_MODEL,
     "data.num_train=12",
     "data.num_eval=4",
     "generation.num_generations=4",
@@ -66,11 +69,13 @@ SMALL = (*SMALL_RUN, *SMALL_COLORING)
 
 
 def small(extra: tuple[str, ...]) -> tuple[str, ...]:
-    """The overrides of a small run of the task that ``extra`` chooses."""
+    """The overrides of a small run of the task and the model that ``extra`` chooses."""
     if "data=table" in extra:
         return SMALL_RUN
     other = {"data=countdown", "experiment=tiny_countdown"} & set(extra)
-    return (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
+    chosen = (*SMALL_RUN, *SMALL_COUNTDOWN) if other else SMALL
+    other_model = any(item.startswith("model=") for item in extra)
+    return tuple(item for item in chosen if not (other_model and item in SMALL_MODEL))
 
 
 def only_reward(name: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from support.checkpoints import save_checkpoint, small_tokenizer
 from support.knob_effects import largest_weight_change, same_training, trains
 from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
@@ -28,12 +29,16 @@ from support.source_knobs import (
     before_and_after,
     written_tables,
 )
+from torch._dynamo.utils import counters
 
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
 from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.load import load_config
+from maxent_grpo.config.model import HfModelConfig
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, DataError, RewardError
+from maxent_grpo.models import build, hub
+from maxent_grpo.models.build import build_model
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import samplers, setup
@@ -49,6 +54,13 @@ ELSEWHERE = {
     "generation.max_retry_rounds": "test_retry_rounds_decide_whether_a_slow_sampler_loses_prompts",
     "data.long_prompts": "test_long_prompts_are_dropped_or_cut",
     "data.examples_file": "test_examples_of_a_file_are_shown_before_the_question",
+    "model.name": "test_a_model_of_ones_own_is_read_with_its_tokenizer_and_template",
+    "model.revision": "test_a_version_of_a_hub_model_is_asked_for",
+    "model.trust_remote_code": "test_code_of_a_model_is_run_only_when_it_is_trusted",
+    "model.tokenizer": "test_a_model_of_ones_own_is_read_with_its_tokenizer_and_template",
+    "model.chat_template": "test_a_model_of_ones_own_is_read_with_its_tokenizer_and_template",
+    "model.cache_dir": "test_the_packaged_model_is_looked_for_in_its_folder",
+    "model.compile": "test_compiling_changes_how_training_runs_and_not_what_it_computes",
     "model.warm_start.cache_dir": "test_a_warm_start_is_kept_in_its_folder_and_read_from_it",
     "logging.console": "test_the_console_speaks_or_is_silent",
     "checkpoint.resume_from": "test_resuming_takes_over_the_steps_already_made",
@@ -112,6 +124,68 @@ def test_a_setting_does_what_it_is_there_for(
     base = (*QUICK, f"model.warm_start.cache_dir={folder / 'cache'}", *knob.base)
     after = observe(configured(tmp_path / "run", *base, settings={knob.path: knob.value}))
     knob.effect(without(base), after)
+
+
+def test_a_model_of_ones_own_is_read_with_its_tokenizer_and_template(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model", "llama")
+    small_tokenizer(template="{{ messages[0]['content'] }}!").save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "chat.jinja").write_text("{{ messages[0]['content'] }}?")
+    prompts = []
+    for extra in ((), (f"model.tokenizer={tmp_path}/tokenizer",), (f"model.chat_template={tmp_path}/chat.jinja",)):
+        config = configured(tmp_path / "run", "model=hf", f"model.name={model}", *extra)
+        loaded = build_model(config.model)
+        prompts.append(loaded.tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False))
+    assert prompts == ["<bos><|user|>hi", "hi!", "hi?"]
+
+
+def test_a_version_of_a_hub_model_is_asked_for() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def fetch(name: str, *, revision: str | None, **_: object) -> str:
+        asked.append((name, revision))
+        raise OSError
+
+    with patch.object(hub, "snapshot_download", fetch), pytest.raises(ConfigError, match="cannot be reached"):
+        build_model(HfModelConfig(name="owner/name", revision="v2"))
+    assert asked == [("owner/name", "v2")]
+
+
+def test_code_of_a_model_is_run_only_when_it_is_trusted(tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model", "llama")
+    described = json.loads((model / "config.json").read_text()) | {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "mine.C"},
+    }
+    (model / "config.json").write_text(json.dumps(described))
+    (model / "mine.py").write_text(
+        "from transformers import LlamaConfig\n\n\nclass C(LlamaConfig):\n    model_type = 'mine'\n"
+    )
+    with pytest.raises(ConfigError, match="is Python code in its repository"):
+        build_model(HfModelConfig(name=str(model)))
+    # trusted, it is read; as it brings a configuration only, there is no model to it
+    with pytest.raises(ConfigError, match="is no language model that writes text"):
+        build_model(HfModelConfig(name=str(model), trust_remote_code=True))
+
+
+def test_the_packaged_model_is_looked_for_in_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"there is no converted model in {tmp_path}/smollm2-135m-instruct"):
+        configured(tmp_path / "run", "model=smollm2", f"model.cache_dir={tmp_path}")
+
+
+def test_compiling_changes_how_training_runs_and_not_what_it_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Traced as for a compiler; test_compile.py compiles. A graph with gradient and one without, for all lengths."""
+    monkeypatch.setattr(build, "COMPILE_BACKEND", "eager")
+    caplog.set_level("WARNING", "torch.__trace")  # every step of the tracer would be kept
+    counters["stats"].clear()
+    plain, compiled = (
+        observe(configured(tmp_path / str(compiles), *QUICK, f"model.compile={compiles}")) for compiles in (False, True)
+    )
+    assert counters["stats"]["unique_graphs"] == 2
+    assert plain.lines == compiled.lines
+    assert plain.weights.keys() == compiled.weights.keys()
+    assert all(torch.equal(plain.weights[name], compiled.weights[name]) for name in plain.weights)
 
 
 def test_best_of_is_refused_by_a_sampler_that_does_not_offer_it(tmp_path: Path) -> None:

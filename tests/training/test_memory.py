@@ -12,7 +12,8 @@ from support.tiny import tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, evaluation_mode, prefill
+from maxent_grpo.training.forward import evaluation_mode
+from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
 from maxent_grpo.training.memory import (
     HEAP_BLOCK,
     MIB,

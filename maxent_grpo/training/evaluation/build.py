@@ -18,6 +18,7 @@ from maxent_grpo.training.evaluation.exact import ExactEvaluation
 from maxent_grpo.training.evaluation.seeds import SeedEvaluation
 from maxent_grpo.training.samplers import pad_token_id
 from maxent_grpo.training.scoring.policy import TokenScorer
+from maxent_grpo.training.scoring.sharing import sharing_problem
 from maxent_grpo.training.settings import evaluation_sampling
 from maxent_grpo.training.types.choices import ExactFigures
 from maxent_grpo.training.types.logging import LoggingHandles
@@ -130,7 +131,10 @@ def _missing_for_exact(config: EvaluationConfig, parts: EvaluationParts) -> str 
     if not isinstance(parts.runtime.tokenizer.eos_token_id, int):
         return "the tokenizer has no end token to close an answer with"
     split = [letter for letter, ids in _alphabet_tokens(task, parts.runtime.tokenizer).items() if len(ids) != 1]
-    return f"{split} are not single tokens of this model's tokenizer" if split else None
+    if split:
+        return f"{split} are not single tokens of this model's tokenizer"
+    problem = sharing_problem(parts.runtime.model)
+    return f"all answers of a problem are scored behind one prompt, and {problem}" if problem else None
 
 
 def _alphabet_tokens(task: Task, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:

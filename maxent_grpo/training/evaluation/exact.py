@@ -23,7 +23,7 @@ from maxent_grpo.stats.passk import (
     pass_at_k_from_probabilities,
 )
 from maxent_grpo.training.credit import grade_rollout
-from maxent_grpo.training.generation.decode import evaluation_mode
+from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.scoring.enumeration import score_answers
 from maxent_grpo.training.types.choices import FinishReason, ScoreMode
 from maxent_grpo.training.types.rewards import CompletionRecord, GenerationBatch, ValidationContext

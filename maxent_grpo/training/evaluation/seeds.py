@@ -15,7 +15,7 @@ from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.stats.passk import pass_at_k
 from maxent_grpo.stats.probe import probe_accuracy
 from maxent_grpo.training.evaluation.sampled import EvaluatedRow, sample_rows
-from maxent_grpo.training.generation.decode import evaluation_mode
+from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.scoring.batch import RowRange, build_score_batch, sampled_logp_tensor
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.rewards import SequenceScores, ValidationContext

@@ -7,8 +7,7 @@ finished completion leaves the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from transformers.cache_utils import Cache
 from maxent_grpo.errors import GenerationError, NonFiniteError
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution
 from maxent_grpo.objective.sampling import draw_tokens, penalised_logits, sampled_logits
+from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.generation.kv_cache import drop_rows, expanded_cache
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.runtime import GenerationSettings
@@ -94,18 +94,6 @@ class DecodedTokens:
     finish_reason: FinishReason
 
 
-@contextmanager
-def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Dropout and gradient checkpointing off inside the block; every submodule has its own mode back after it."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def prefill(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
 ) -> Prefix:
@@ -121,9 +109,8 @@ def prefill(
         columns = torch.arange(width, device=device)
         mask = (columns >= width - lengths.unsqueeze(1)).long()
         position_ids = (mask.cumsum(dim=-1) - 1).clamp_min(0)
-    outputs = model(
-        input_ids=token_ids, attention_mask=mask, position_ids=position_ids, use_cache=True, logits_to_keep=1
-    )
+    controls = accepted(model, {"position_ids": position_ids, "logits_to_keep": 1})
+    outputs = model(input_ids=token_ids, attention_mask=mask, use_cache=True, **controls)
     if not isinstance(outputs.past_key_values, Cache):
         raise GenerationError(
             f"{type(model).__name__} returned {type(outputs.past_key_values).__name__} for its key-value cache, so its "
@@ -227,10 +214,9 @@ class _Running:
         outputs = model(
             input_ids=tokens.unsqueeze(1),
             attention_mask=mask,
-            position_ids=position_ids,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            **accepted(model, {"position_ids": position_ids, "logits_to_keep": 1}),
         )
         self.logits = outputs.logits[:, -1]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.training.forward import evaluation_mode, uncompiled
 from maxent_grpo.training.generation.decode import (
     DecodedTokens,
     DecodeJob,
@@ -22,7 +23,6 @@ from maxent_grpo.training.generation.decode import (
     SamplingControls,
     StopCheck,
     decode,
-    evaluation_mode,
     prefill,
 )
 from maxent_grpo.training.generation.streams import batch_uniforms
@@ -118,7 +118,7 @@ class LocalGenerator:
         requests = self._requests(prompts, num_samples, per_prompt_counts)
         texts: list[list[str]] = [[] for _ in prompts]
         records: list[list[CompletionRecord | None]] = [[] for _ in prompts]
-        with evaluation_mode(self.model):
+        with evaluation_mode(self.model), uncompiled(self.model):
             for group in _groups(requests, self.settings.batch_size):
                 owners, decoded = self._sample(group)
                 for request, completion, text in zip(owners, decoded, self._texts(decoded), strict=True):

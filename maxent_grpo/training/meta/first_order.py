@@ -22,7 +22,7 @@ from torch import Tensor
 from maxent_grpo.distributed import global_sum
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.meta import TargetGroups, weight_derivatives
-from maxent_grpo.training.generation.decode import evaluation_mode
+from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.meta.held_out import HeldOutBatch, HeldOutRollouts, held_out_objective, held_out_slices
 from maxent_grpo.training.meta.inner_step import InnerStep
 from maxent_grpo.training.meta.optimizer_jacobian import (

@@ -80,7 +80,8 @@ def preview(config: RootConfig) -> str:
 def outline(config: RootConfig) -> LoadedModel:
     """The model with its tokenizer, its weights on the meta device: shapes and types without memory."""
     with torch.device("meta"):
-        return build_model(config.model)
+        positions = config.generation.max_prompt_len + config.generation.max_completion_len
+        return build_model(config.model, positions=positions)
 
 
 def workload(

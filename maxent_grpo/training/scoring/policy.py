@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,18 @@ from torch import Tensor, nn
 
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
+from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
+from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
 from maxent_grpo.training.types.choices import Pooling
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
+PAIRWISE = 4
+"""Axes of a mask for every pair of positions; one for positions has two."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +166,18 @@ def last_logits(model: nn.Module, inputs: ModelInputs) -> Tensor:
 
 def model_outputs(model: nn.Module, inputs: ModelInputs, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
     """``last_logits``, and with ``with_hidden`` the last layer's hidden states [rows, L, D] of every position."""
+    mask: Tensor | dict[str, Tensor] = inputs.attention_mask
+    if inputs.attention_mask.dim() == PAIRWISE:
+        mask = windowed_masks(inputs.attention_mask, inputs.position_ids, layer_kinds(model))
     call: dict[str, Any] = {
         "input_ids": inputs.input_ids,
-        "attention_mask": inputs.attention_mask,
+        "attention_mask": mask,
         "position_ids": inputs.position_ids,
-        "use_cache": False,
+        "logits_to_keep": inputs.num_kept,
     }
     if with_hidden:
         call["output_hidden_states"] = True
-    inner = getattr(model, "module", model)
-    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
-        call["logits_to_keep"] = inputs.num_kept
-    outputs = model(**call)
+    outputs = model(use_cache=False, **accepted(model, call))
     return outputs.logits[:, -inputs.num_kept :], outputs.hidden_states[-1] if with_hidden else None
 
 
