@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
     "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),
+    "export": ("maxent_grpo.commands.export", "write the model of a checkpoint as a folder that others load"),
     "explain": (
         "maxent_grpo.commands.explain",
         "a setting, option, group, preset or metric: meaning, value, who set it",

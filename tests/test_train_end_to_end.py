@@ -40,6 +40,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         f"run.dir={run_dir}",
         "logging.console=plain",
         "logging.report=true",
+        "checkpoint.final_model=true",
         "optimization.total_training_steps=3",
         "model.warm_start.enabled=true",
         "model.warm_start.steps=3",
@@ -50,6 +51,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
     assert "method: maxent" in done.stdout
     assert "sequences per step" in done.stdout
     assert "has no effect" in done.stdout
+    assert f"trained model  {run_dir / 'model'}" in done.stdout
     assert f"continue it    python train.py checkpoint.resume_from={run_dir}" in done.stdout
     assert sorted(path.name for path in run_dir.iterdir()) == [
         "checkpoints",
@@ -59,6 +61,7 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "data.json",
         "evaluations.jsonl",
         "metrics.jsonl",
+        "model",
         "overrides.json",
         "report.html",
         "report.png",
@@ -80,9 +83,9 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
     assert "finished: 3 of 3 steps" in (run_dir / "report.html").read_text()
     assert json.loads((run_dir / "controller_state.json").read_text())["step"] == 3
     assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_3"
-    model = AutoModelForCausalLM.from_pretrained(run_dir / "checkpoints" / "step_3" / "model")
-    tokenizer = AutoTokenizer.from_pretrained(run_dir / "checkpoints" / "step_3" / "model")
-    assert model.config.vocab_size == len(tokenizer)
+    for folder in (run_dir / "checkpoints" / "step_3" / "model", run_dir / "model"):
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        assert model.config.vocab_size == len(tokenizer)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

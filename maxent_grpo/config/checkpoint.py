@@ -27,3 +27,5 @@ class CheckpointConfig:
     """Whether a larger (`max`) or smaller (`min`) best_metric is better."""
     early_stop_patience: int | None = None
     """Stop after this many evaluations without a better best_metric; null never stops early [evaluations]."""
+    final_model: bool = True
+    """Write the trained model as a transformers folder with a model card when training ends, `model/` in the run directory, and with model.lora its adapter as `adapter/`; it takes as much disk as the weights."""

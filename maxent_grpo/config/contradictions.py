@@ -5,7 +5,7 @@ instead. No rule changes a value, and none speaks about a value that ``ranges.py
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
 ``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
 ``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``, those about the model in
-``contradictions_model.py``.
+``contradictions_model.py``, those about adapters in ``contradictions_lora.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, contr
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
+from maxent_grpo.config.contradictions_lora import LORA_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.contradictions_model import MODEL_RULES
@@ -151,6 +152,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _greedy,
     _sampling,
     *MODEL_RULES,
+    *LORA_RULES,
     *DATA_RULES,
     *SOURCE_RULES,
     _length_of_training,

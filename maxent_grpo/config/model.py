@@ -51,6 +51,30 @@ class WarmStartConfig:
     """Folder of cached warm starts."""
 
 
+ALL_LINEAR = "all-linear"
+"""Stands for every linear layer but the output head."""
+
+
+@dataclass(slots=True)
+class LoraConfig:
+    """Low-rank adapters: the base stays as it is, and beside its linear layers two thin matrices B A are trained."""
+
+    enabled: bool = False
+    """Train low-rank adapters and leave the base as it is; false trains every weight."""
+    rank: int | None = None
+    """Width r of the two matrices of a layer; null is 16, or the rank of `adapter`."""
+    alpha: float | None = None
+    """The product B A is multiplied by alpha / rank; null is twice the rank, or the alpha of `adapter`."""
+    use_rslora: bool | None = None
+    """Multiply by alpha / sqrt(rank) instead, which keeps the size of updates alike at every rank; null is false, or as `adapter`."""
+    dropout: float = 0.0
+    """Dropout in front of the matrices; only 0 is accepted, since sampling and training must see one policy."""
+    target_modules: list[str] | None = None
+    """Names of the linear layers that get matrices, such as [q_proj,v_proj]; [all-linear] is every one but the output head; null is [all-linear], or the layers of `adapter`."""
+    adapter: str | None = None
+    """Folder or hub id of an adapter in peft's format to start from; it is also the reference, as it was at the start. null starts from the base itself."""
+
+
 @dataclass(slots=True)
 class ModelConfig:
     """Fields that every model option has."""
@@ -63,6 +87,7 @@ class ModelConfig:
     """Recompute activations in the backward pass to save memory."""
     compile: bool = False
     """Compile the forward and backward passes of training with torch.compile; sampling is left as it is, its shapes change with every token."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(slots=True)

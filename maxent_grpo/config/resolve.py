@@ -75,6 +75,12 @@ def reference_source(config: RootConfig) -> ReferenceSource:
     return ReferenceSource.model if needs_reference(config) else ReferenceSource.none
 
 
+def starts_as_base(config: RootConfig) -> bool:
+    """Whether the policy is an adapter that starts at nothing and whose reference stays there: the base itself."""
+    lora = config.model.lora
+    return lora.enabled and lora.adapter is None and config.scoring.reference_sync.every_n_steps == 0
+
+
 def listwise_lengths(
     scoring: ScoringConfig | ScoringSettings, score_mode: ScoreMode, max_completion_len: int
 ) -> tuple[int, int] | None:

@@ -159,6 +159,12 @@ def _start_rules(config: RootConfig) -> Iterator[Rule]:
         yield "model.warm_start.enabled is false", [name for name in names if not name.endswith(".enabled")]
 
 
+def _adapter_rules(config: RootConfig) -> Iterator[Rule]:
+    if not config.model.lora.enabled:
+        names = under("model.lora", type(config.model.lora))
+        yield "model.lora.enabled is false", [name for name in names if not name.endswith(".enabled")]
+
+
 RULES = (
     *METHOD_RULES,
     _reference_rules,
@@ -170,6 +176,7 @@ RULES = (
     _data_rules,
     _start_rules,
     _reward_rules,
+    _adapter_rules,
 )
 
 

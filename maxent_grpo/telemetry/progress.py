@@ -135,6 +135,8 @@ def where_to_look(run_dir: Path) -> list[str]:
         lines.append(f"picture        {run_dir / PICTURE_FILE}")
     if (run_dir / METRICS_FILE).is_file():
         lines.append(f"metrics        {run_dir / METRICS_FILE}")
+    if (run_dir / "model").is_dir():
+        lines.append(f"trained model  {run_dir / 'model'}")
     if (run_dir / "checkpoints" / "latest").is_file():
         lines.append(f"continue it    {resume_command(run_dir)}")
     return lines

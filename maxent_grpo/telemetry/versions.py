@@ -12,7 +12,7 @@ from pathlib import Path
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import VERSIONS_FILE
 
-PACKAGES = ("torch", "transformers", "accelerate", "numpy", "tokenizers", "safetensors", "hydra-core")
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "numpy", "tokenizers", "safetensors", "hydra-core")
 """Distributions whose version is recorded, beside Python's and this package's."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
 
@@ -34,6 +34,13 @@ class ModelShape:
     tied: bool
     itemsize: int
     num_parameters: int
+    """Without an adapter's."""
+    adapter: int = 0
+    """Low-rank matrices, which then are all that is trained; 0 where every weight is [bytes]."""
+    adapter_block: int = 0
+    """The largest of them [bytes]."""
+    adapter_kept: int = 0
+    """What the matrices of one layer keep of a token for the backward pass, its inputs in their own type among it [bytes]."""
 
     @property
     def attention(self) -> int:
@@ -59,6 +66,20 @@ class ModelShape:
     def weights(self) -> int:
         """All weights, tied ones once."""
         return self.num_parameters * self.itemsize
+
+    @property
+    def trained(self) -> int:
+        """What has gradients and optimiser states: the adapter, or all weights."""
+        return self.adapter or self.weights
+
+    @property
+    def trained_block(self) -> int:
+        """The largest single tensor of these."""
+        return self.adapter_block or self.embedding
+
+    def without_adapter(self) -> ModelShape:
+        """The base, all of it trained."""
+        return replace(self, adapter=0, adapter_block=0, adapter_kept=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +207,7 @@ def layer_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     probability = 4 if size == 4 else 4 + size
     weights = shape.heads * (one.width * probability if path.eager else shape.wide)
     per_token = 2 * norm_saved(shape) + 4 * size * (shape.attention + shape.intermediate) + weights
-    return one.tokens * per_token
+    return one.tokens * (per_token + shape.adapter_kept)
 
 
 def ends_saved(shape: ModelShape, one: Pass) -> int:
@@ -231,7 +252,8 @@ def head_backward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     values = one.scored * shape.vocab
     through_softmax = head_saved(shape, one, path) + 2 * values * shape.wide
     logits = one.rows * one.kept * shape.vocab * shape.itemsize
-    return max(through_softmax, logits + values * shape.itemsize, logits + shape.embedding)
+    matrix = 0 if shape.adapter else shape.embedding
+    return max(through_softmax, logits + values * shape.itemsize, logits + matrix)
 
 
 def layer_work(shape: ModelShape, rows: int, queries: int, keys: int, eager: bool, repeated: bool) -> int:
@@ -259,7 +281,8 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     block = largest.tokens * max(shape.intermediate, shape.attention) * shape.itemsize
     logits_block = largest.scored * shape.vocab * shape.wide
     waiting = sum(head_saved(shape, one, path) for one in passes) - head_saved(shape, largest, path)
-    gradients = Part("gradients", shape.weights, shape.embedding)
+    gradients = Part("gradients", shape.trained, shape.trained_block)
+    embeddings = 2 * shape.embedding if shape.tied and not shape.adapter else 0
     recomputed = layer_saved(shape, largest, path) if path.checkpointing else 0
     forward = [
         Part("activations", kept, block),
@@ -272,7 +295,7 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     in_layers = [
         gradients,
         # of a tied matrix the head's gradient waits for the embedding's, and their sum is a tensor of its own
-        Part("two more of the tied embedding", 2 * shape.embedding if shape.tied else 0, shape.embedding),
+        Part("two more of the tied embedding", embeddings, shape.embedding),
         Part("activations", recomputed + ends_saved(shape, largest), block),
     ]
     if more_slices:
@@ -294,11 +317,9 @@ def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) ->
 
 def optimizer_phase(shape: ModelShape, lists: bool) -> Phase:
     """AdamW's step: all gradients, and its temporaries of one weight at a time, or of all (``lists``, as on a GPU)."""
-    temporaries = shape.weights if lists else 2 * shape.embedding
-    return Phase(
-        "optimiser step",
-        (Part("gradients", shape.weights, shape.embedding), Part("temporaries", temporaries, shape.embedding)),
-    )
+    block = shape.trained_block
+    temporaries = shape.trained if lists else 2 * block
+    return Phase("optimiser step", (Part("gradients", shape.trained, block), Part("temporaries", temporaries, block)))
 
 
 def room_tokens(completion: int) -> int:

@@ -13,6 +13,8 @@ from torch import nn
 
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError
+from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
+from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
 from maxent_grpo.training.checkpoint.run_state import (
     DataclassState,
@@ -21,7 +23,7 @@ from maxent_grpo.training.checkpoint.run_state import (
     restore_run_state,
 )
 from maxent_grpo.training.checkpoint.store import find_checkpoint
-from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, load_model_weights
+from maxent_grpo.training.checkpoint.weights import load_weights
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.optim import set_learning_rate
 from maxent_grpo.training.types.runtime import TrainingLoopContext
@@ -39,18 +41,22 @@ class Resume:
 
 
 class WeightsState:
-    """Registers a model's weights as plain state, for a reference that moves."""
+    """Registers a model's weights as plain state, for a reference that moves; with an adapter only the adapter, which moves."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def state_dict(self) -> dict[str, Any]:
-        """Every parameter and saved buffer by name."""
-        return dict(self.model.state_dict())
+        """Every parameter and saved buffer by name, or the adapter's matrices."""
+        own = adapter_parameters(self.model)
+        return {name: value.detach() for name, value in own.items()} if own else dict(self.model.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy the saved weights into the model."""
-        self.model.load_state_dict(state)
+        if has_adapter(self.model):
+            set_adapter_weights(self.model, state, cast=False)
+        else:
+            self.model.load_state_dict(state)
 
 
 def config_tree(config: RootConfig) -> dict[str, Any]:
@@ -117,6 +123,10 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str 
         registry["carried_groups"] = parts.carried
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
         registry["reference"] = WeightsState(ctx.runtime.reference_model)
+    if has_adapter(ctx.runtime.model):
+        assert ctx.training_args is not None
+        starts_elsewhere = ctx.training_args["model"]["lora"]["adapter"] is not None
+        registry[ORIGIN] = AdapterOrigin(ctx.runtime.model, starts_from_adapter=starts_elsewhere)
     ctx.checkpoint_state_ref = registry
 
 
@@ -124,7 +134,9 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     """Load weights and every registered state. A frozen reference stays what it is: the policy as the run began."""
     assert ctx.checkpoint_state_ref is not None
     ctx.resume_checkpoint = str(resume.folder)
-    load_model_weights(ctx.runtime.model, resume.folder / MODEL_FOLDER)
+    if ORIGIN in ctx.checkpoint_state_ref:
+        require_same_origin(ctx.checkpoint_state_ref[ORIGIN], resume.folder)
+    load_weights(ctx.runtime.model, resume.folder)
     ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref)
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience

@@ -17,12 +17,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
-from maxent_grpo.config.resolve import chosen_options, reference_source
+from maxent_grpo.config.resolve import chosen_options, reference_source, starts_as_base
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
+from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
@@ -38,6 +40,7 @@ from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
+from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
@@ -76,6 +79,7 @@ from maxent_grpo.training.settings import (
     generation_settings,
     scoring_settings,
 )
+from maxent_grpo.training.share.final import write_trained
 from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
@@ -136,6 +140,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         handles.write_note(note)
     train, held_out = render_all(config, task, loaded)
     start_warm(config, task, loaded, handles)
+    attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
@@ -154,7 +159,11 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     known = facts(config, accelerator, task, loaded, train, held_out)
     write_data_facts(handles.run_dir, known["data"])
     handles.write_note(startup_summary(config, known))
-    return run_training(ctx, resources, parts)
+    result = run_training(ctx, resources, parts)
+    if config.checkpoint.final_model and until is None:
+        handles.flush()  # the model card is made from the record
+        write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
+    return result
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
@@ -211,7 +220,10 @@ def _assemble(
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=rows_per_epoch(task, train)
     )
-    reference = KeptReference(loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None)
+    reference = KeptReference(
+        loaded.model if scoring.reference_logprobs_source == ReferenceSource.model else None,
+        is_base=starts_as_base(config),
+    )
     if config.model.compile:
         for network in (loaded.model, reference.model):
             if network is not None:
@@ -364,6 +376,9 @@ def facts(
         "num_processes": accelerator.num_processes,
         "device": str(accelerator.device),
         "truncated_prompts": train.num_truncated + held_out.num_truncated,
-        "parameters": f"{loaded.model.num_parameters():,}",
+        "parameters": parameters_text(loaded.model),
         "directory": config.run.dir,
+        "trained_model": f"{MODEL_FOLDER}/ in it when training ends"
+        if config.checkpoint.final_model
+        else "not written",
     }

@@ -64,6 +64,7 @@ BEST = (
 )
 WIDE = ("data.num_vertices=6", "data.num_hidden=3")
 COUNTDOWN = ("data=countdown",)
+LORA = ("model.lora.enabled=true",)
 WARM = (
     "model.warm_start.enabled=true",
     "model.warm_start.steps=2",
@@ -242,6 +243,11 @@ MODEL = (
     Knob("model.dtype", "float64", trains),
     Knob("model.attention", "eager", path("fused attentions")),
     Knob("model.gradient_checkpointing", True, path("layer passes")),
+    Knob("model.lora.enabled", True, trains),
+    Knob("model.lora.rank", 4, trains, LORA),
+    Knob("model.lora.alpha", 4.0, trains, LORA),
+    Knob("model.lora.use_rslora", True, trains, LORA),
+    Knob("model.lora.target_modules", ["q_proj", "v_proj"], trains, LORA),
     Knob("model.warm_start.enabled", False, trains, WARM),
     Knob("model.warm_start.steps", 3, trains, WARM),
     Knob("model.warm_start.batch_size", 3, trains, WARM),
@@ -316,6 +322,7 @@ RECORD = (
         (*EVAL, "optimization.learning_rate=1e-12", "evaluation.every_n_steps=1"),
     ),
     Knob("checkpoint.best_goal", "min", names_best, BEST),
+    Knob("checkpoint.final_model", True, writes("model")),
     Knob("checkpoint.early_stop_patience", 1, lasts(2), (*BEST, "optimization.learning_rate=1e-12")),
     *REWARD,
     Knob("run.device", "auto", computes_on_cpu),

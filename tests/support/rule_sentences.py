@@ -309,6 +309,49 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
         ],
     ),
     (
+        {"model.lora.adapter": "mine"},
+        "dr_grpo",
+        [
+            "model.lora.adapter=mine would not be looked at, since model.lora.enabled=false: set model.lora.enabled=true, or "
+            "model.lora.adapter=null"
+        ],
+    ),
+    (
+        {"model.lora.enabled": True, "model.lora.dropout": 0.05},
+        "dr_grpo",
+        [
+            "model.lora.dropout=0.05: training would score completions under another policy than the one that sampled them, a "
+            "new one at every pass, and take the noise for a change of policy; write model.lora.dropout=0"
+        ],
+    ),
+    (
+        {"model.lora.enabled": True, "model.lora.target_modules": []},
+        "dr_grpo",
+        ["model.lora.target_modules=[]: no layer would be trained; name some, or write model.lora.target_modules=null"],
+    ),
+    (
+        {"model.lora.enabled": True, "model.lora.target_modules": ["all-linear", ""]},
+        "dr_grpo",
+        [
+            "model.lora.target_modules=[all-linear,]: all-linear already is every linear layer; write it alone, or leave it out",
+            "model.lora.target_modules=[all-linear,] holds an empty name, which no layer has: remove it",
+        ],
+    ),
+    (
+        {
+            "model.lora.enabled": True,
+            "scoring.kl_beta": 0.1,
+            "scoring.reference_sync.every_n_steps": 5,
+            "scoring.reference_sync.mixing": 0.6,
+        },
+        "dr_grpo",
+        [
+            "scoring.reference_sync.mixing=0.6 with model.lora.enabled=true: a mixture of two low-rank updates is not the update "
+            "that their mixed matrices make, so the reference would be another model than asked for; use "
+            "scoring.reference_sync.mixing=1, which takes the policy over as it is, or scoring.reference_sync.every_n_steps=0"
+        ],
+    ),
+    (
         {},
         "maxent data=reasoning_gym data.task_settings.n_queens.n=4",
         [

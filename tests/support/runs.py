@@ -18,7 +18,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training import setup
 from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
 from maxent_grpo.training.checkpoint.store import find_checkpoint
-from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
+from maxent_grpo.training.checkpoint.weights import ADAPTER_FOLDER, MODEL_FOLDER
 from maxent_grpo.training.loop import LoopParts, RunResult
 from maxent_grpo.training.metric_table import UNREPRODUCED
 from maxent_grpo.training.setup import run_from_config
@@ -58,6 +58,7 @@ SMALL_RUN = (
     "optimization.lr_scheduler_type=constant_with_warmup",
     "evaluation.num_samples=8",
     "logging.report=false",
+    "checkpoint.final_model=false",
     "logging.console=silent",
     "logging.completions_every=1",
     "run.device=cpu",
@@ -155,7 +156,9 @@ def checkpoint_of(run_dir: Path, step: int | None = None) -> Path:
 
 
 def weights_of(checkpoint: Path) -> dict[str, Tensor]:
-    """The model's weights in a checkpoint."""
+    """The model's weights in a checkpoint, or the adapter's of a run that trains one."""
+    if (checkpoint / ADAPTER_FOLDER).is_dir():
+        return safetensors.torch.load_file(checkpoint / ADAPTER_FOLDER / "adapter_model.safetensors")
     return safetensors.torch.load_file(checkpoint / MODEL_FOLDER / "model.safetensors")
 
 

@@ -98,12 +98,14 @@ def test_the_end_says_where_to_look(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "latest").touch()
+    (tmp_path / "model").mkdir()
     lines = closing_lines(Progress(200, 200, {}, None), tmp_path, [(0, EVALUATION), (200, EVALUATION)])
     assert lines[0] == "finished 200 steps"
-    assert lines[-4:] == [
+    assert lines[-5:] == [
         f"open           {tmp_path / 'report.html'}",
         f"picture        {tmp_path / 'report.png'}",
         f"metrics        {tmp_path / 'metrics.jsonl'}",
+        f"trained model  {tmp_path / 'model'}",
         f"continue it    {resume_command(tmp_path)}",
     ]
 

@@ -21,7 +21,7 @@ from support.checkpoints import save_checkpoint, small_tokenizer
 from support.knob_effects import largest_weight_change, same_training, trains
 from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
-from support.runs import completion_lines, configured, metric_lines, only_reward, train
+from support.runs import checkpoint_of, completion_lines, configured, metric_lines, only_reward, train
 from support.source_knobs import (
     HUB_CHANGES,
     SUMS,
@@ -62,6 +62,8 @@ ELSEWHERE = {
     "model.cache_dir": "test_the_packaged_model_is_looked_for_in_its_folder",
     "model.compile": "test_compiling_changes_how_training_runs_and_not_what_it_computes",
     "model.warm_start.cache_dir": "test_a_warm_start_is_kept_in_its_folder_and_read_from_it",
+    "model.lora.dropout": "test_dropout_beside_an_adapter_is_refused",
+    "model.lora.adapter": "test_a_run_starts_from_the_adapter_that_it_is_given",
     "logging.console": "test_the_console_speaks_or_is_silent",
     "checkpoint.resume_from": "test_resuming_takes_over_the_steps_already_made",
     "controller.paths.state_path": "test_controller_state_is_written_where_asked_and_not_over_another_run",
@@ -256,6 +258,22 @@ def test_a_warm_start_is_kept_in_its_folder_and_read_from_it(tmp_path: Path) -> 
         train(tmp_path / name, *QUICK, *warm, f"model.warm_start.cache_dir={tmp_path / 'cache'}")
         assert cached in (tmp_path / name / "run.log").read_text()
         assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".safetensors"]
+
+
+def test_dropout_beside_an_adapter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"model\.lora\.dropout=0\.1: training would score completions under another policy"
+    ):
+        configured(tmp_path / "run", *QUICK, "model.lora.enabled=true", "model.lora.dropout=0.1")
+
+
+def test_a_run_starts_from_the_adapter_that_it_is_given(tmp_path: Path) -> None:
+    lora = (*QUICK, "model.lora.enabled=true")
+    first = observe(configured(tmp_path / "first", *lora))
+    adapter = checkpoint_of(first.run_dir) / "adapter"
+    second = observe(configured(tmp_path / "second", *lora, f"model.lora.adapter={adapter}"))
+    trains(first, second)
+    assert second.series("reward/mean")[0] != first.series("reward/mean")[0]
 
 
 def test_the_console_speaks_or_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

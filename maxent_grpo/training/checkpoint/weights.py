@@ -1,4 +1,4 @@
-"""Model weights in a checkpoint: a standard transformers folder, read back into a live model bit for bit."""
+"""Model weights in a checkpoint: a standard transformers folder, or an adapter in peft's format, read back bit for bit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,42 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from maxent_grpo.errors import CheckpointError
+from maxent_grpo.models.adapter import has_adapter, read_adapter_weights, save_adapter, set_adapter_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MODEL_FOLDER = "model"
 """Name of the transformers folder inside a checkpoint."""
+ADAPTER_FOLDER = "adapter"
+"""Name of the adapter's folder inside a checkpoint of a run that trains one; the base is not saved again."""
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _NAMES_SHOWN = 4
+
+
+def save_weights(checkpoint: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write what is trained into a checkpoint: the adapter where there is one, else the model with its tokenizer."""
+    if has_adapter(model):
+        save_adapter(checkpoint / ADAPTER_FOLDER, model)
+    else:
+        save_model(checkpoint / MODEL_FOLDER, model, tokenizer)
+
+
+def load_weights(model: nn.Module, checkpoint: Path) -> None:
+    """Bring a live model, with its adapter where the run trains one, to the weights of a checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint holds other weights than the model has; then nothing has changed.
+    """
+    if not has_adapter(model):
+        load_model_weights(model, checkpoint / MODEL_FOLDER)
+        return
+    folder = checkpoint / ADAPTER_FOLDER
+    try:
+        set_adapter_weights(model, read_adapter_weights(folder), cast=False)
+    except ValueError as error:
+        raise CheckpointError(f"the adapter in {folder} does not fit the model: {error}") from error
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

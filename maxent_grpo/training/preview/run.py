@@ -13,6 +13,7 @@ from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.demonstrations import tokenize_demonstration
+from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import RenderedRows
@@ -78,10 +79,12 @@ def preview(config: RootConfig) -> str:
 
 
 def outline(config: RootConfig) -> LoadedModel:
-    """The model with its tokenizer, its weights on the meta device: shapes and types without memory."""
+    """The model with its tokenizer and adapter, its weights on the meta device: shapes and types without memory."""
     with torch.device("meta"):
         positions = config.generation.max_prompt_len + config.generation.max_completion_len
-        return build_model(config.model, positions=positions)
+        loaded = build_model(config.model, positions=positions)
+        attach_adapter(loaded.model, config.model, config.seed)
+    return loaded
 
 
 def workload(

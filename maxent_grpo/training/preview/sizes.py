@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from maxent_grpo.config.model import Attention
-from maxent_grpo.config.resolve import batch_plan, reference_source
+from maxent_grpo.config.resolve import batch_plan, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.models.adapter import ADAPTER, adapter_layers, adapter_parameters
 from maxent_grpo.models.warm_start import SLICE_ROWS
 from maxent_grpo.training.memory import (
     MemoryEstimate,
@@ -61,8 +63,11 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
     heads = int(config.num_attention_heads)
     hidden = int(config.hidden_size)
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
+    adapter = list(adapter_parameters(model).values())
+    sizes = [parameter.numel() * parameter.dtype.itemsize for parameter in adapter]
+    layers = int(config.num_hidden_layers)
     return ModelShape(
-        layers=int(config.num_hidden_layers),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
@@ -71,16 +76,29 @@ def model_shape(model: PreTrainedModel) -> ModelShape:
         vocab=int(head.shape[0]),
         tied=head is embedding,
         itemsize=next(model.parameters()).dtype.itemsize,
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters())
+        - sum(parameter.numel() for parameter in adapter),
+        adapter=sum(sizes),
+        adapter_block=max(sizes, default=0),
+        adapter_kept=math.ceil(sum(_kept_of_token(layer) for _, layer in adapter_layers(model)) / layers),
     )
+
+
+def _kept_of_token(layer: Any) -> int:
+    """A x, and x itself where it has to be brought to the matrices' type first [bytes]."""
+    matrix = layer.lora_A[ADAPTER].weight
+    rank, width = matrix.shape
+    is_cast = matrix.dtype != layer.base_layer.weight.dtype
+    return (rank + (width if is_cast else 0)) * matrix.dtype.itemsize
 
 
 def parameter_counts(model: PreTrainedModel) -> dict[str, int]:
     """Parameters of each kind of module; tied ones are counted once, as the embedding."""
-    kinds = ("embedding", "attention", "feed-forward", "norms and other", "output head")
+    kinds = ("embedding", "attention", "feed-forward", "norms and other", "output head", "adapter")
     counts: dict[str, int] = {kind: 0 for kind in kinds}  # noqa: C420 - fromkeys would narrow the keys' type
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     at_ends = {id(head.weight): "output head", id(embedding.weight): "embedding"}  # pyright: ignore
+    at_ends |= {id(parameter): "adapter" for parameter in adapter_parameters(model).values()}
     for name, parameter in model.named_parameters():
         kind = "attention" if "attn" in name else "feed-forward" if "mlp" in name else "norms and other"
         counts[at_ends.get(id(parameter), "norms and other" if "norm" in name else kind)] += parameter.numel()
@@ -103,11 +121,14 @@ def memory_estimate(
     path = _path(config, work)
     persistent = [
         Part("weights", shape.weights, shape.embedding),
-        Part("optimiser states", 2 * shape.weights, shape.embedding),
+        Part("optimiser states", 2 * shape.trained, shape.trained_block),
     ]
+    if shape.adapter:
+        persistent.insert(1, Part("adapter", shape.adapter, shape.adapter_block))
     has_reference = reference_source(config) is ReferenceSource.model
-    if has_reference:
-        persistent.append(Part("reference copy", shape.weights, shape.embedding))
+    if has_reference and not starts_as_base(config):
+        name = "reference adapter" if shape.adapter else "reference copy"
+        persistent.append(Part(name, shape.trained, shape.trained_block))
     slices, passes = _slice_passes(config, work, num_processes)
     phases = [*_warm_start(config, work, shape, path)]
     draw = draw_bytes(
@@ -123,6 +144,8 @@ def memory_estimate(
     phases.append(optimizer_phase(shape, lists=on_gpu))
     if config.evaluation.enabled and work.eval_lengths:
         phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
+    if shape.adapter and config.checkpoint.final_model and not on_gpu:
+        phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
 
 
@@ -218,7 +241,7 @@ def _evaluation(
 
 
 def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: ScoringPath) -> list[Phase]:
-    """The supervised stage: slices of a fixed number of rows, logits at every place; its optimiser is the run's in size."""
+    """The supervised stage: slices of a fixed number of rows, logits at every place; its optimiser is over all weights."""
     if work.demonstrations is None:
         return []
     settings = getattr(config.model, "warm_start")  # noqa: B009 - of the options that have such a stage
@@ -226,5 +249,7 @@ def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: Sco
     width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
     one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)
     plain = replace(path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False)
-    phases = training_phases(shape, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
-    return [replace(phase, name=phase.name.replace("training", "warm start")) for phase in phases]
+    base = shape.without_adapter()
+    phases = training_phases(base, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
+    own = (Part("its optimiser states", 2 * base.trained, base.trained_block),) if shape.adapter else ()
+    return [Phase(phase.name.replace("training", "warm start"), (*own, *phase.parts)) for phase in phases]

@@ -125,9 +125,17 @@ def length_rows(config: RootConfig, work: Workload, shape: ModelShape, first_ste
         (
             "checkpoints",
             f"{'at most ' if most != len(saved) else ''}{most}, of which {kept} kept; {size_text(each)} each, "
-            f"{size_text(kept * each)} in all (weights, optimiser{_moving(config)})",
+            f"{size_text(kept * each)} in all ({'adapter' if shape.adapter else 'weights'}, optimiser{_moving(config)})",
         ),
+        ("trained model", _final_model(config, shape)),
     ]
+
+
+def _final_model(config: RootConfig, shape: ModelShape) -> str:
+    if not config.checkpoint.final_model:
+        return "not written (checkpoint.final_model=false)"
+    adapter = f", and the adapter, {size_text(shape.adapter)}" if shape.adapter else ""
+    return f"model/ when training ends, {size_text(shape.weights)}{adapter}"
 
 
 def _steps(steps: Sequence[int]) -> str:
@@ -145,8 +153,8 @@ def _reference_moves(config: RootConfig) -> bool:
 
 
 def checkpoint_bytes(config: RootConfig, shape: ModelShape) -> int:
-    """Weights, two moments and a moving reference; counters, tokenizer and a rollout in use are small beside them."""
-    return shape.weights * (4 if _reference_moves(config) else 3)
+    """What is trained, two moments and a moving reference; counters, tokenizer and a rollout in use are small beside them."""
+    return shape.trained * (4 if _reference_moves(config) else 3)
 
 
 def scoring_note(work: Workload) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from maxent_grpo.models.adapter import shared_copy, without_adapter
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
@@ -18,13 +18,22 @@ from maxent_grpo.training.types.weighting import WeightingSettings
 
 
 class KeptReference:
-    """The reference as the run begins: a copy of the policy, or nothing where no coefficient needs one."""
+    """The reference as the run begins, or nothing where no coefficient needs one.
 
-    def __init__(self, policy: PreTrainedModel | None) -> None:
-        self.model = None if policy is None else deepcopy(policy).requires_grad_(False).eval()
+    It has its own copy of the weights that are trained and shares those that are frozen, so that under an adapter there is one
+    base. A policy that begins as the base itself (``is_base``: a fresh adapter adds nothing) has the base for a reference,
+    without an adapter. Modules are never shared: nothing is switched while the policy or another thread computes.
+    """
+
+    def __init__(self, policy: PreTrainedModel | None, *, is_base: bool = False) -> None:
+        self.model: PreTrainedModel | None = None
+        if policy is not None:
+            trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+            kept = without_adapter(policy) if is_base else shared_copy(policy, [*trained, *policy.buffers()])
+            self.model = kept.requires_grad_(False).eval()
 
     def get(self) -> PreTrainedModel:
-        """The copy; asked for by scoring only."""
+        """The reference; asked for by scoring only."""
         assert self.model is not None, "no coefficient pulls towards a reference, so none was kept"
         return self.model
 
@@ -78,11 +87,13 @@ def reference_from_tokens(token_logp: Tensor, mask: Tensor, weighting: Weighting
 def sync_reference(reference: PreTrainedModel, policy: PreTrainedModel, sync: ReferenceSync, step: int) -> bool:
     """Move the reference towards the policy when ``step`` is due: mixing * policy + (1 - mixing) * reference.
 
-    Returns whether it moved. A frozen reference (every_n_steps = 0) never does.
+    Returns whether it moved. A frozen reference (every_n_steps = 0) never does. Of adapters the configuration allows mixing = 1
+    only, which takes the policy's over; weights that both models share stay as they are.
     """
     if sync.every_n_steps <= 0 or step % sync.every_n_steps != 0:
         return False
     with torch.no_grad():
         for kept, new in zip(reference.parameters(), policy.parameters(), strict=True):
-            kept.lerp_(new.to(kept.dtype), sync.mixing)
+            if kept is not new:
+                kept.lerp_(new.to(kept.dtype), sync.mixing)
     return True

@@ -185,6 +185,7 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         f"  - model.gradient_checkpointing: {path}",
         f"  - model.compile: {path}",
         "  - model.cache_dir: where the converted model is kept; the weights come from the checkpoint",
+        "  - model.lora.adapter: where the starting adapter lies; its weights must be those that the run began with",
         "  - model.warm_start.cache_dir: where warm starts are cached; the weights come from the checkpoint",
         "  - data.cache_dir: where files made of the data are kept; the rows are the same",
     ]
