@@ -85,9 +85,9 @@ class ModelConfig:
     """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`. `flash_attention_2` needs a GPU, bfloat16 and the package flash-attn."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
-    lora: LoraConfig = field(default_factory=LoraConfig)
     compile: bool = False
     """Compile the forward and backward passes of training with torch.compile; sampling is left as it is, its shapes change with every token."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(slots=True)

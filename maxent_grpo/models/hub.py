@@ -77,7 +77,7 @@ def hub_problem(error: Exception, revision: str | None) -> str:
     if isinstance(error, HfHubHTTPError):
         return f"the hub refused the request ({_first_line(error)}); try again later, or name a local folder"
     return (
-        "is no folder here, and the hub cannot be reached (or HF_HUB_OFFLINE is set) while the cache does not have it; "
+        "is no folder here, and the hub cannot be reached (or HF_HUB_OFFLINE is set) while its cache here does not have it; "
         "download it where there is a network with `hf download`, and name the folder"
     )
 

@@ -21,11 +21,13 @@ from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.tasks.base import Task, TaskRow
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.quiet import QuietWriter
-from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER, load_model_weights
+from maxent_grpo.training.checkpoint.restored import restore_weights
+from maxent_grpo.training.checkpoint.weights import load_model_weights
 from maxent_grpo.training.evaluation.build import EvaluationParts, build_validation
 from maxent_grpo.training.evaluation.evaluate import evaluate_rows, row_record
 from maxent_grpo.training.evaluation.exact import exact_rows, summarise_exact
@@ -169,15 +171,18 @@ def validation_of(
     if accelerator.num_processes > 1:
         raise ConfigError(f"an evaluation of its own runs in one process, and here are {accelerator.num_processes}")
     handles = LoggingHandles(Path(config.run.dir), [_Notes(notes)])
-    loaded = build_model(config.model)
+    positions = config.generation.max_prompt_len + config.generation.max_completion_len
+    loaded = build_model(config.model, positions=positions)
+    notes.extend(loaded.notes)
     render = row_renderer(config, loaded)
     rendered = render(problems)
     if subject.final_model is not None:
         load_model_weights(loaded.model, subject.final_model)
     elif subject.checkpoint is not None:
-        load_model_weights(loaded.model, subject.checkpoint / MODEL_FOLDER)
+        restore_weights(config, loaded, subject.checkpoint, lambda: start_warm(config, task, loaded, handles))
     else:
         start_warm(config, task, loaded, handles)
+        attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
     scoring = scoring_settings(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -26,6 +27,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from maxent_grpo.config.model import HfModelConfig
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.build import build_model
 from maxent_grpo.models.tokenizer import CHAT_TEMPLATE, build_char_tokenizer
 
 TURN_END = "<|im_end|>"
@@ -119,3 +123,11 @@ def save_checkpoint(
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     return folder
+
+
+def refusal(source: Any, *, positions: int = 0, **settings: Any) -> str:
+    """The sentence with which a model is refused, without the setting's own value."""
+    with pytest.raises(ConfigError) as raised:
+        build_model(HfModelConfig(name=str(source), **settings), positions=positions)
+    [problem] = raised.value.problems
+    return problem.replace(f"model.name={source}", "model.name=X")

@@ -19,7 +19,7 @@ class SmolSizedConfig(ModelConfig):
     """Random weights in the sizes of SmolLM2-135M."""
 
 
-def build_smol_sized(config: ModelConfig):
+def build_smol_sized(config: ModelConfig, positions: int):
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 

@@ -26,6 +26,7 @@ from maxent_grpo.config.load import check_object
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import adapter_digest, adapter_parameters, base_digest, base_state
 from maxent_grpo.models.build import build_model
+from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.training.loop import run_training
 from maxent_grpo.training.preview.run import preview
 from maxent_grpo.training.preview.sight import outline
@@ -232,3 +233,43 @@ def test_a_dry_run_counts_gradients_and_moments_of_the_adapter_only(tmp_path: Pa
     config.scoring.reference_sync.every_n_steps, config.scoring.reference_sync.mixing = 1, 1.0
     assert "reference adapter" in preview(check_object(config))
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_matrices_keep_for_the_backward_pass_is_counted_exactly(tmp_path: Path) -> None:
+    """In float32 the products A x; on a base in bfloat16 also each layer's input, in float32."""
+    ids = torch.tensor([[5, 9, 30, 7, 12, 40, 3, 21]])
+    for dtype in ("float32", "bfloat16"):
+        config = configured(tmp_path / "run", *LORA, f"model.dtype={dtype}", "model.num_layers=2")
+        kept = []
+        for enabled in (False, True):
+            config.model.lora.enabled = enabled
+            model: Any = build_model(config.model).model
+            attach_adapter(model, config.model, 0)
+            kept.append(saved_shapes(model, ids))
+        shape = model_shape(outline(config).model)
+        added = {form: count - kept[0].get(form, 0) for form, count in kept[1].items() if count > kept[0].get(form, 0)}
+        wide = {form: count for form, count in added.items() if form[2] is torch.float32}
+        more = sum(count * rows * columns * 4 for (rows, columns, _), count in wide.items())
+        # the first norm, in float32, need not keep its input, since nothing below it is trained
+        spared = ids.shape[1] * shape.hidden * 4 if dtype == "bfloat16" else 0
+        assert more + spared == shape.adapter_kept * ids.shape[1] * shape.layers
+
+
+def saved_shapes(model: Any, ids: torch.Tensor) -> dict[tuple[int, int, torch.dtype], int]:
+    """How many tensors of rows by columns, each with a memory of its own, autograd keeps of a pass, weights aside."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(ids, use_cache=False)
+    forms = [
+        (tensor.numel() // tensor.shape[-1], tensor.shape[-1], tensor.dtype)
+        for tensor in found.values()
+        if tensor.dim() > 1
+    ]
+    return {form: forms.count(form) for form in forms}

@@ -32,11 +32,11 @@ MAY_CHANGE: dict[str, str] = {
     "scoring.batching.prompt_cache_size": _PATH,
     "scoring.batching.share_prompts": _PATH,
     "generation.batch_size": _PATH,
-    "model.lora.adapter": "where the starting adapter lies; its weights must be those that the run began with",
     "model.attention": _PATH,
     "model.gradient_checkpointing": _PATH,
     "model.compile": _PATH,
     "model.cache_dir": "where the converted model is kept; the weights come from the checkpoint",
+    "model.lora.adapter": "where the starting adapter lies; its weights must be those that the run began with",
     "model.warm_start.cache_dir": "where warm starts are cached; the weights come from the checkpoint",
     "data.cache_dir": "where files made of the data are kept; the rows are the same",
 }

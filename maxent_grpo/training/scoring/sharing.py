@@ -36,6 +36,7 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 def sharing_problem(model: PreTrainedModel) -> str:
     """Why prompts cannot be shared under this model; empty when they can."""
+    model = getattr(model, "module", model)
     implementation = getattr(model.config, "_attn_implementation", None)
     if implementation not in TAKES_MASKS:
         return f"attention {implementation} takes no mask for every pair of positions; sdpa and eager do"

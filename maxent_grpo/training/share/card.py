@@ -39,6 +39,11 @@ METHOD_ROWS = (
 """The axes of the method that a card shows."""
 LONGEST = 100
 """Characters of a setting's value that are shown."""
+_OF_THE_MACHINE = re.compile(
+    r"\+*(?:(?:run|logging|hydra|controller\.paths)\."
+    r"|checkpoint\.(?:final_model|resume_from|keep_last|every_n_steps)=|[\w.]*\.cache_dir=)"
+)
+"""Settings of a command that say where and how it ran, and nothing of what was trained."""
 _SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|xox[bp])[_-][\w-]{12,}")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _FOLDER = re.compile(r"(?<![\w/:.<)\]|])(?:~|/[\w.+@%-]+)(?:/[\w.+@%-]+)*/([\w.+@%-]+)")
@@ -74,8 +79,11 @@ class Subject:
     @property
     def task(self) -> str:
         """What it was trained on, in a word or two."""
-        name = getattr(self.config.data, "name", None)
-        return self.options["data"] if not isinstance(name, str) else f"{self.options['data']}: {Path(name).name}"
+        option, data = self.options["data"], self.config.data
+        inside: object = getattr(data, "tasks", None) or getattr(data, "name", None)
+        if isinstance(inside, dict):
+            return f"{option}: {', '.join(map(str, inside))}"
+        return f"{option}: {Path(inside).name}" if isinstance(inside, str) else option
 
     @property
     def title(self) -> str:
@@ -235,7 +243,8 @@ def _changed_data(config: RootConfig) -> str:
 def _again(subject: Subject) -> str:
     lines = ["## Reproduce", ""]
     if subject.record.overrides is not None:
-        lines += ["```", reproduce_command(subject.record.overrides), "```", ""]
+        meant = [text for text in subject.record.overrides if not _OF_THE_MACHINE.match(text)]
+        lines += ["```", reproduce_command(meant), "```", ""]
     seconds = subject.record.seconds
     if seconds:
         lines += [f"Its {subject.record.last_step} optimiser steps took {duration(seconds)}.", ""]

@@ -7,7 +7,7 @@ import pytest
 from maxent_grpo.config.controller import FixedControllerConfig
 from maxent_grpo.config.data_sources import TableDataConfig
 from maxent_grpo.config.generation import LocalGenerationConfig
-from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.model import SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
@@ -181,6 +181,10 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         f"  - scoring.batching.prompt_cache_size: {path}",
         f"  - scoring.batching.share_prompts: {path}",
         f"  - generation.batch_size: {path}",
+        f"  - model.attention: {path}",
+        f"  - model.gradient_checkpointing: {path}",
+        f"  - model.compile: {path}",
+        "  - model.cache_dir: where the converted model is kept; the weights come from the checkpoint",
         "  - model.lora.adapter: where the starting adapter lies; its weights must be those that the run began with",
         "  - model.warm_start.cache_dir: where warm starts are cached; the weights come from the checkpoint",
         "  - data.cache_dir: where files made of the data are kept; the rows are the same",
@@ -204,7 +208,7 @@ def test_every_setting_that_may_change_exists_in_the_configuration() -> None:
     for pattern in MAY_CHANGE:
         group, *rest = pattern.removesuffix(".*").split(".")
         assert group in RootConfig.__dataclass_fields__
-        node = groups.get(group)
+        node = SmolLM2ModelConfig() if pattern == "model.cache_dir" else groups.get(group)
         for name in rest:
             node = getattr(node, name)
 

@@ -148,6 +148,7 @@ def test_the_card_tells_what_the_run_recorded(tmp_path: Path) -> None:
         assert "hf_a1B2" not in text
         assert "me:pass@" not in text
         assert "model.name=my-base" in text
+        assert "checkpoint.final_model" not in text  # where and how it ran is not what was trained
     header, body = card_of(tmp_path / "run" / "adapter")
     assert header["library_name"] == "peft"
     assert "PeftModel.from_pretrained(base, " in body
