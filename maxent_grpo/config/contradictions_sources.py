@@ -6,7 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
+from maxent_grpo.config.data_sources import (
+    HubDataConfig,
+    Source,
+    TableDataConfig,
+    held_out_source,
+    settled_sources,
+)
 from maxent_grpo.config.declared import shown
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.root import RootConfig
@@ -76,21 +82,29 @@ def _held_out(config: RootConfig) -> Iterator[str]:
                 f"or write data.eval_path=null to hold out data.eval_fraction of the rows"
             )
     else:
-        sources = settled_sources(data)
-        elsewhere = data.eval_path is not None
+        sources, elsewhere = settled_sources(data), held_out_source(data)
         setting = "data.eval_split"
-        apart = elsewhere or (bool(sources) and all(source.eval_split for source in sources))
-        for source in sources:
-            if source.eval_split == source.split and not elsewhere:
-                yield (
-                    f"data.eval_split={source.eval_split} is data.split too: every held-out row would be trained on; name "
-                    f"another split, or write data.eval_split=null to hold out data.eval_fraction of the rows"
-                )
+        apart = elsewhere is not None or (bool(sources) and all(source.eval_split for source in sources))
+        yield from _trained_on_too(data, sources, elsewhere)
     if data.eval_fraction == 0 and not apart and config.evaluation.enabled:
         yield (
             f"data.eval_fraction=0.0 holds out no rows, and {setting} names none, but evaluation.enabled=true needs some; set "
             f"one of them, or evaluation.enabled=false"
         )
+
+
+def _trained_on_too(data: HubDataConfig, sources: list[Source], elsewhere: Source | None) -> Iterator[str]:
+    for source in sources:
+        if elsewhere is None and source.eval_split == source.split:
+            yield (
+                f"data.eval_split={source.eval_split} is data.split too: every held-out row would be trained on; name "
+                f"another split, or write data.eval_split=null to hold out data.eval_fraction of the rows"
+            )
+        elif elsewhere is not None and (elsewhere.path, elsewhere.split) == (source.path, source.split):
+            yield (
+                f"data.eval_path={data.eval_path} with the split {elsewhere.split} is trained on too, every held-out row of it; "
+                f"name another data set, or another split with data.eval_split"
+            )
 
 
 def _streams(config: RootConfig) -> Iterator[str]:

@@ -119,6 +119,14 @@ SENTENCES: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     (
         "hub",
+        {**HUB, "eval_path": HUB["path"]},
+        [
+            f"data.eval_path={HUB['path']} with the split train is trained on too, every held-out row of it; name another data "
+            "set, or another split with data.eval_split"
+        ],
+    ),
+    (
+        "hub",
         {**HUB, "eval_fraction": 0.0},
         [
             "data.eval_fraction=0.0 holds out no rows, and data.eval_split names none, but evaluation.enabled=true needs some; "
