@@ -17,9 +17,9 @@ from maxent_grpo.training.metric_table import metric_info
 
 ROOT = Path(__file__).parent.parent
 PRESETS = sorted(
-    path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if "/recipe/model" not in path.read_text()
+    path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if "override /model: tiny" in path.read_text()
 )
-"""Those that need no hub and no GPU; the others are looked at by ``training/preview/test_out_of_reach.py``."""
+"""Those that need no download and no GPU; the others are looked at by ``training/preview/test_out_of_reach.py``."""
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -180,7 +180,7 @@ def test_another_base_is_refused_before_anything_is_loaded(tmp_path: Path) -> No
         tmp_path / "second", *LORA, "optimization.total_training_steps=3", resume_from=tmp_path / "first"
     )
 
-    def other(*_: Any) -> Any:
+    def other(*_: Any, **__: Any) -> Any:
         loaded = build_model(config.model)
         with torch.no_grad():
             loaded.model.get_input_embeddings().weight[0, 0] += 1e-3  # pyright: ignore
