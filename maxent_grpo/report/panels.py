@@ -237,9 +237,14 @@ def panel_against_k(chart: Chart) -> Panel:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         for line, color in zip(chart.lines, (QUIET, BLUE) if len(chart.lines) > 1 else (BLUE,), strict=True):
             axes.plot(line.x, line.y, color=color, linewidth=2.2, linestyle="--" if line.is_dashed else "-")
-        for row, (line, color) in enumerate(zip(reversed(chart.lines), (BLUE, QUIET), strict=False)):
-            place = (1.0, 0.16 - 0.1 * row)
-            axes.text(*place, line.label, transform=axes.transAxes, ha="right", size=9, weight="bold", color=color)
+        highest = max(float(line.y[-1]) for line in chart.lines)
+        for line, color in zip(reversed(chart.lines), (BLUE, QUIET), strict=False):
+            end = (float(line.x[-1]), float(line.y[-1]))
+            lift = (0, 6) if end[1] == highest else (0, -13)  # the upper line's name above it, the lower one's below
+            axes.annotate(
+                line.label, end, xytext=lift, textcoords="offset points", ha="right", size=9, weight="bold", color=color
+            )
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.set_ylim(top=1.0)
 
     return Panel(f"{chart.key}", lambda rows: True, draw)
