@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from maxent_grpo.commands.run_argument import require_run
+from maxent_grpo.commands.terminal_table import show_table
 from maxent_grpo.config.declared import shown
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.difference import (
@@ -64,19 +64,19 @@ def _print_difference(left: Path, right: Path, *, every: bool) -> None:
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     print(f"A  {left}\nB  {right}")
     settings = changed_settings(left, right)
-    _show(console, "settings", ("", "A", "B"), [_texts(change) for change in settings], "no setting differs")
+    _show(console, ("settings", "A", "B"), [_texts(change) for change in settings], "no setting differs")
     versions = changed_versions(left, right)
     if versions is None:
         print("\nversions: not recorded by both runs")
     else:
-        _show(console, "versions", ("", "A", "B"), [_texts(change) for change in versions], "")
+        _show(console, ("versions", "A", "B"), [_texts(change) for change in versions], "")
     ends = outcomes(left, right, ignored=UNREPRODUCED, every=every)
     steps = [
         max((each[0] for each in side if each), default=0)
         for side in zip(*((o.left, o.right) for o in ends), strict=True)
     ]
-    heads = ("", *(f"{run}, step {step}" for run, step in zip("AB", steps, strict=True)), "B - A")
-    _show(console, "newest values", heads, [_numbers(each, steps) for each in ends], "no metrics")
+    heads = ("newest values", *(f"{run}, step {step}" for run, step in zip("AB", steps, strict=True)), "B - A")
+    _show(console, heads, [_numbers(each, steps) for each in ends], "no metrics")
     rows = read_metrics(left), read_metrics(right)
     print(f"\n{_sentence(parting(*rows, ignored=UNREPRODUCED))}")
 
@@ -109,25 +109,9 @@ def _sentence(found: Parting) -> str:
     return f"{before}different from step {found.first} on: {names}"
 
 
-def _show(console: Console, title: str, heads: tuple[str, ...], rows: list[tuple[str, ...]], none: str) -> None:
-    """A table: drawn on a terminal, aligned columns in a pipe."""
-    if not rows:
-        print(f"\n{none}" if none else "", end="\n" if none else "")
-        return
-    print()
-    if console.is_terminal:
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for place, head in enumerate(heads):
-            table.add_column(head, justify="left" if place == 0 else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
-    lines = [(title, *heads[1:]), *rows]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
-    for line in lines:
-        cells = [
-            f"{line[0]:<{widths[0]}}",
-            *(f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True)),
-        ]
-        print("  ".join(cells).rstrip())
+def _show(console: Console, heads: tuple[str, ...], rows: list[tuple[str, ...]], none: str) -> None:
+    """A table, or what is said where it has no rows."""
+    if rows:
+        show_table(console, heads, rows)
+    elif none:
+        print(f"\n{none}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from maxent_grpo.commands.evaluate_text import AskedProblems, show_result
+from maxent_grpo.commands.usage import helped
 from maxent_grpo.config.evaluated import read_request
 from maxent_grpo.config.resolve import chosen_options
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
@@ -49,14 +49,7 @@ exit status: 0 evaluated; 1 it could not be done here; 2 an argument or a settin
 
 def main(arguments: list[str]) -> None:
     """Evaluate, print a table and write the folder; see the module's EPILOG for the exit status."""
-    if not arguments or {"--help", "-h"} & set(arguments):
-        argparse.ArgumentParser(
-            prog="python -m maxent_grpo evaluate",
-            usage="python -m maxent_grpo evaluate run=RUN [name=value ...]",
-            description=DESCRIPTION,
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        ).print_help()
+    if helped(arguments, "evaluate", "run=RUN [name=value ...]", DESCRIPTION, EPILOG):
         return
     try:
         request = read_request(arguments)

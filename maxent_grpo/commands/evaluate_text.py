@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
+from maxent_grpo.commands.terminal_table import show_table
 from maxent_grpo.telemetry.progress import format_duration
 from maxent_grpo.training.evaluation_plan import Subject
 
@@ -81,7 +81,7 @@ def show_result(result: Mapping[str, Any], written: Sequence[Path]) -> None:
         f"{result['data']}, {result['num_samples']} samples a problem at temperature {sampling['temperature']:g}, "
         f"{result['interval']['level']:.0%} intervals over problems"
     )
-    _print_table(console, title, heads, rows)
+    show_table(console, heads, rows, title)
     for comparison in result["comparisons"]:
         _show_comparison(console, comparison)
     print()
@@ -107,7 +107,7 @@ def _show_comparison(console: Console, comparison: Mapping[str, Any]) -> None:
         for name, found in comparison["figures"].items()
     ]
     title = f"{comparison['model']} minus {comparison['against']}, {comparison['rows']} problems{left_out}"
-    _print_table(console, title, ["", "difference", "interval", "p", "test"], rows)
+    show_table(console, ["", "difference", "interval", "p", "test"], rows, title)
 
 
 def _test(found: Mapping[str, Any]) -> str:
@@ -131,24 +131,3 @@ def _plain(value: float | None) -> str:
 
 def _chance(p: float | None) -> str:
     return "-" if p is None else f"{p:.2g}"
-
-
-def _print_table(console: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: drawn on a terminal, aligned columns in a pipe."""
-    print()
-    if console.is_terminal:
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for place, head in enumerate(heads):
-            table.add_column(head, justify="left" if place == 0 else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
-    print(title)
-    widths = [max(len(line[place]) for line in [heads, *rows]) for place in range(len(heads))]
-    for line in [heads, *rows]:
-        cells = [
-            f"{line[0]:<{widths[0]}}",
-            *(f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True)),
-        ]
-        print("  ".join(cells).rstrip())

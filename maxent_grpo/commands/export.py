@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import sys
 from pathlib import Path
 
+from maxent_grpo.commands.usage import helped
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 from maxent_grpo.training.export import LAST, export
 
@@ -29,14 +29,7 @@ NAMES = ("run", "checkpoint", "output")
 
 def main(arguments: list[str]) -> None:
     """Write the folders and print where they are; see the module's EPILOG for the exit status."""
-    if not arguments or {"--help", "-h"} & set(arguments):
-        argparse.ArgumentParser(
-            prog="python -m maxent_grpo export",
-            usage="python -m maxent_grpo export run=RUN output=FOLDER [checkpoint=last]",
-            description=DESCRIPTION,
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        ).print_help()
+    if helped(arguments, "export", "run=RUN output=FOLDER [checkpoint=last]", DESCRIPTION, EPILOG):
         return
     try:
         given = _read(arguments)
