@@ -36,7 +36,7 @@ def log_probs(model: Any) -> Tensor:
 
 def pretrained(folder: Path, build: Any = tiny_llama, **changes: Any) -> str:
     """A model of the hub's form in a folder, its generation configuration one that would leak."""
-    model = build(torch.float32, **changes)
+    model = build(torch.float32, max_position_embeddings=512, **changes)
     model.generation_config = GenerationConfig(
         do_sample=True, temperature=0.01, top_k=1, repetition_penalty=1.3, eos_token_id=[2, 7], pad_token_id=2, bos_token_id=1
     )  # fmt: skip
