@@ -77,6 +77,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_python_block_prints_what_the_page_shows(ran: Ran) -> None:
     assert len(ran.outputs) >= 3
     assert any(expected for expected, _ in ran.outputs)
@@ -84,11 +85,13 @@ def test_every_python_block_prints_what_the_page_shows(ran: Ran) -> None:
         assert printed == expected
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_worked_example_of_the_method(ran: Ran) -> None:
     shown = json.loads(ran.outputs[0][1])[0]
     assert_equals(torch.tensor(shown, dtype=torch.float64), golden("adv.maxrl.R1"), tolerance=1e-6)
 
 
+@pytest.mark.slow
 def test_the_run_of_the_page_has_trained_by_the_new_rule(ran: Ran) -> None:
     lines = [json.loads(line) for line in (ran.folder / "first" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
@@ -109,6 +112,7 @@ def test_the_run_of_the_page_has_trained_by_the_new_rule(ran: Ran) -> None:
     assert compared or not any(entry["utility"] for group in groups.values() for entry in group)
 
 
+@pytest.mark.slow
 def test_the_preset_of_the_page_is_a_configuration(ran: Ran) -> None:
     assert "maxrl:advantages" in ran.shown[-1]
 

@@ -118,6 +118,7 @@ def test_resuming_takes_over_what_the_runs_own_command_line_said(tmp_path: Path)
     assert "Traceback" not in changed.stderr
 
 
+@pytest.mark.slow
 def test_an_error_in_a_reward_is_one_message_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
     words = [word for word in SMALL if "spread" not in word]
     done = run_command(
@@ -147,6 +148,7 @@ def test_completions_are_recorded_at_every_due_step_of_a_reused_rollout(tmp_path
     assert {line["step"] for line in completion_lines(tmp_path / "run")} == {2, 4}
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_the_good_jobs_and_names_the_bad_one(tmp_path: Path) -> None:
     done = run_command(
         "-m",

@@ -29,6 +29,7 @@ from maxent_grpo.errors import ConfigError
 __all__ = [
     "check",
     "check_object",
+    "check_values",
     "compose_checked",
     "config_directory",
     "declared_paths",
@@ -72,6 +73,18 @@ def check_object(config: RootConfig) -> RootConfig:
     return check(node)
 
 
+def check_values(config: RootConfig) -> RootConfig:
+    """A configuration whose types are known to be right, such as a checked one with other values, through gates 3 and 4.
+
+    Raises:
+        ConfigError: with every problem there is.
+    """
+    problems = _value_problems(config, set())
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return config
+
+
 def compose_checked(overrides: list[str], *, config_dir: str | Path | None = None) -> DictConfig:
     """A configuration through gates 1 and 2 only, to be looked at.
 
@@ -94,16 +107,21 @@ def _pass_gates(composition: Composition) -> RootConfig:
     config = _declared_part(composition.config, set(strangers)) if strangers else composition.config
     root = _as_object(config, problems) if config else None
     if root is not None:
-        for path, sentence in out_of_range(root):
-            if path not in unsettled:
-                problems.append(sentence)
-                unsettled.add(path)
-        # a rule about a value that is known to be wrong would only repeat, or mislead
-        later = [*contradictions(root), *preflight(root)]
-        problems += [sentence for sentence in later if not any(path in sentence for path in unsettled)]
+        problems += _value_problems(root, unsettled)
     if root is None or problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return root
+
+
+def _value_problems(root: RootConfig, unsettled: set[str]) -> list[str]:
+    """Gates 3 and 4, silent about values that are known to be wrong: a rule about one would only repeat, or mislead."""
+    problems: list[str] = []
+    for path, sentence in out_of_range(root):
+        if path not in unsettled:
+            problems.append(sentence)
+            unsettled.add(path)
+    later = [*contradictions(root), *preflight(root)]
+    return problems + [sentence for sentence in later if not any(path in sentence for path in unsettled)]
 
 
 def _as_object(config: DictConfig, problems: list[str]) -> RootConfig | None:

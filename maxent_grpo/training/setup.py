@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from omegaconf import OmegaConf
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -32,6 +31,7 @@ from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
+from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
@@ -114,7 +114,7 @@ def run_from_config(
     claim_state_file(config.controller.paths, run_dir)
     if resume is not None:
         adopt_history(resume.run_dir, run_dir, resume.step)
-    write_config(run_dir, OmegaConf.to_yaml(OmegaConf.structured(config)), chosen_options(config))
+    write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
     write_overrides(run_dir, overrides)
     write_versions(run_dir)
     handles = build_logging(config.logging, run_dir)

@@ -52,7 +52,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     return run
 
 
-@pytest.mark.parametrize("step", range(1, STEPS))
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in (2, 5, 8) else pytest.mark.slow) for step in range(1, STEPS)]
+)
 def test_a_run_over_a_long_data_set_continues_with_the_rows_that_come_next(
     straight: Straight, tmp_path: Path, step: int
 ) -> None:

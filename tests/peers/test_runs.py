@@ -23,11 +23,20 @@ from maxent_grpo.training.setup import run_from_config
 TESTS = Path(support.__path__[0]).parent
 
 
-def test_two_processes_with_one_seed_sample_different_completions() -> None:
+def test_rows_that_ask_the_same_get_completions_of_their_own_wherever_they_are_sampled() -> None:
     """Complaint 48 (huggingface/trl PR #2824, #2776): the same seed on every rank gives the same completions twice.
 
-    Four rows ask the same. Each process samples two of them; together they sample what one process would.
+    Four rows ask the same. The shares of two processes together are what one process samples, and no group occurs twice.
     """
+    shares = [sampled(ROWS[rank::2]) for rank in range(2)]
+    assert shares[0] | shares[1] == sampled(ROWS)
+    groups = [*shares[0].values(), *shares[1].values()]
+    assert all(groups.count(group) == 1 for group in groups)
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_seed_sample_different_completions() -> None:
+    """Complaint 48 with two processes that talk to each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import safetensors.torch
 from torch import Tensor
 
-from maxent_grpo.config.load import check_object, load_config
+from maxent_grpo.config.load import check_object, check_values, load_config
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training import setup
 from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
@@ -111,7 +111,7 @@ def configured(
     for path, value in {"run.dir": str(run_dir), "checkpoint.resume_from": resumed, **(settings or {})}.items():
         *parents, name = path.split(".")
         setattr(reduce(getattr, parents, config), name, value)
-    return check_object(config)
+    return check_object(config) if settings else check_values(config)  # settings may come as text
 
 
 def train(run_dir: Path, *extra: str, resume_from: Path | None = None) -> RunResult:

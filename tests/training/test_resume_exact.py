@@ -134,7 +134,8 @@ CARRIED_INSIDE_ROLLOUT = Scenario(
 CARRYING = (CARRIED, CARRIED_INSIDE_ROLLOUT)
 CONTROLLED = (HELD_ENTROPY, HELD_SIZE, HELD_KL)
 STOPS = [
-    pytest.param(scenario, step, id=f"{scenario.name}, from step {step}")
+    # every other stop in the short form; a scenario's kinds of stops (in a rollout, between epochs) are among them
+    pytest.param(scenario, step, id=f"{scenario.name}, from step {step}", marks=() if step % 2 else pytest.mark.slow)
     for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CARRYING, *CONTROLLED)
     for step in range(1, scenario.steps)
 ]
