@@ -119,7 +119,18 @@ def without(folder: Path) -> Callable[[tuple[str, ...]], Seen]:
     return run
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.path)
+LONG_FORM = (
+    *("controller.", "scoring.shaping.", "scoring.surrogate.", "scoring.token_selection.", "scoring.dynamic_sampling."),
+    *("scoring.row_weights.", "evaluation.seed_eval.", "reward.styles"),
+)
+"""Settings whose worked numbers stand in tests of their own: that two whole runs show them too is left to the long form."""
+
+
+@pytest.mark.parametrize(
+    "knob",
+    [pytest.param(knob, marks=pytest.mark.slow if knob.path.startswith(LONG_FORM) else ()) for knob in KNOBS],
+    ids=lambda knob: knob.path,
+)
 def test_a_setting_does_what_it_is_there_for(
     without: Callable[[tuple[str, ...]], Seen], folder: Path, tmp_path: Path, knob: Knob
 ) -> None:
