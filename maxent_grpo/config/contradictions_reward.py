@@ -149,6 +149,15 @@ REWARD_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
 def reward_warnings(config: RootConfig) -> list[str]:
     """What is allowed of the rewards but probably not meant."""
     found: list[str] = []
+    threshold, terms = config.scoring.weighting.right_threshold, config.reward.terms
+    most = sum(weight for weight in terms.values() if weight > 0)
+    if terms and not config.reward.functions and most < threshold:
+        # built-in terms give at most 1 each
+        listed = ", ".join(f"{name}: {weight:g}" for name, weight in terms.items())
+        found.append(
+            f"reward.terms={{{listed}}} adds up to at most {most:g}, below scoring.weighting.right_threshold={threshold:g}: no "
+            f"completion will count as right; set scoring.weighting.right_threshold below {most:g}"
+        )
     if config.reward.normalize is RewardNormalization.term and config.scoring.dynamic_sampling.enabled:
         found.append(
             "scoring.dynamic_sampling.enabled=true draws groups again whose weighted sums are equal, also where "

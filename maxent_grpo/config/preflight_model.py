@@ -115,12 +115,12 @@ def weights_problem(folder: Path) -> str:
 
 def _instead(folder: Path) -> str:
     """What to name instead of a folder that is no model."""
+    if (folder / "model" / "config.json").is_file():
+        return f"; name {folder / 'model'}"
     if (folder / "checkpoints").is_dir():
         inner = sorted(path.parent for path in folder.glob("checkpoints/step_*/model/config.json"))
         example = inner[-1] if inner else folder / "checkpoints/step_N/model"
         return f"; it is a run directory: name the model of a checkpoint in it, such as {example}"
-    if (folder / "model" / "config.json").is_file():
-        return f"; name {folder / 'model'}"
     if (folder / "adapter_config.json").is_file():
         return "; it holds a LoRA adapter: name the base model"
     if any(folder.glob("*.gguf")):

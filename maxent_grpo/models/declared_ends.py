@@ -17,12 +17,14 @@ MARK = "answer0mark"
 def declared_ends(tokenizer: PreTrainedTokenizerBase, folder: Path) -> dict[int, list[str]]:
     """Token to who says that it ends a completion: tokenizer, generation_config.json, config.json, chat template.
 
-    Only what is written in a file counts: an architecture's default (2 for Llama) is a token like any other elsewhere.
+    Only what is written in a file counts: an architecture's default (2 for Llama) is a token like any other elsewhere. An id of
+    config.json, which is often older than the tokenizer beside it, counts only where this tokenizer has an added or special token.
     """
+    added = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
     sources = {
         "the tokenizer": [tokenizer.eos_token_id],
         "generation_config.json": _listed(folder / "generation_config.json"),
-        "config.json": _listed(folder / "config.json"),
+        "config.json": [token for token in _listed(folder / "config.json") if token in added],
         "the chat template": [turn_end(tokenizer)],
     }
     ends: dict[int, list[str]] = {}
@@ -45,9 +47,14 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     if MARK not in text:
         return None
     behind: list[int] = tokenizer(text.rsplit(MARK, 1)[1], add_special_tokens=False)["input_ids"]
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    special |= set(tokenizer.all_special_ids)
-    return next((token for token in behind if token in special), None)
+    fillers = {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
+    ends = _special_ids(tokenizer) - fillers
+    return next((token for token in behind if token in ends), None)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return added | set(tokenizer.all_special_ids)
 
 
 def describe_ends(ends: Mapping[int, Iterable[str]], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -24,6 +24,12 @@ def hub_id(config: ModelConfig) -> str | None:
     return None if name is None or Path(name).exists() or name.count("/") > 1 or name.startswith((".", "/")) else name
 
 
+def published_name(config: ModelConfig) -> str | None:
+    """What others may be told of the base: its hub id, or the last part of a local folder's path."""
+    name = base_name(config)
+    return name if name is None or hub_id(config) is not None else Path(name).name
+
+
 def license_name(config: ModelConfig) -> str | None:
     """Identifier of the base's license where it is known without asking."""
     return "apache-2.0" if isinstance(config, SmolLM2ModelConfig) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -95,9 +95,17 @@ class Convention:
     def values(self, returned: Any, notes: Notes) -> list[Any]:
         """The value of each completion of a call, out of what it returned; further entries of a dict are noted down."""
         if self.style is not FunctionStyle.verl:
-            return list(returned)
+            if not isinstance(returned, Iterable):
+                raise TypeError(f"it returned {returned!r}: return a list with one value for each completion")
+            return list(cast(Iterable[Any], returned))
+        if returned is None:
+            raise TypeError("it returned None: a function in verl's style returns a number, or a dict with 'score'")
         if isinstance(returned, Mapping):
             entries = cast(Mapping[str, Any], returned)
+            if "score" not in entries:
+                raise TypeError(
+                    f"it returned a dict with {', '.join(map(str, entries)) or 'nothing'}, but without 'score'"
+                )
             for name in entries.keys() - {"score"}:
                 notes.log_extra(name, [entries[name]])
             return [entries["score"]]

@@ -98,8 +98,13 @@ class MathProcess:
 
     def close(self) -> None:
         """End the process, and with it whatever it is doing."""
-        with self._lock:
+        # a call that was given up may still hold the lock; the program's end does not wait for it
+        held = self._lock.acquire(timeout=1.0)
+        try:
             self._end()
+        finally:
+            if held:
+                self._lock.release()
 
     def forget(self) -> None:
         """Let go of a process that belongs to the program this one was forked from, without ending it."""

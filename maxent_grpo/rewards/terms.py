@@ -177,6 +177,8 @@ class RewardTerm:
         if value is None:
             return None
         try:
+            if isinstance(value, str | bytes):
+                raise TypeError("text is no number")
             number = float(value.reward if isinstance(value, Grade) else value)
         except (TypeError, ValueError) as error:
             raise RewardError(f"{self._where(batch, row)} returned {value!r}, which is not a number") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,20 @@ def kept_file(folder: str, kind: str, made_from: Any, ending: str, write: Callab
     path = Path(folder).expanduser() / f"{kind}-{key}{ending}"
     if path.is_file():
         return path
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.touch()
+        # a name that no other process has, also not one with the same number on another machine
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(descriptor)
     except OSError as error:
         raise DataError(
             f"data.cache_dir={folder}: cannot be written ({error.strerror}); name another folder"
         ) from error
+    unfinished = Path(name)
     try:
         write(unfinished)
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from reasoning_gym.factory import DATASETS
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.rewards.limited_call import limited_call
 from maxent_grpo.rewards.plain import is_plain_formula, is_plain_literal
 from maxent_grpo.tasks.base import Demonstration, TaskRow
 
@@ -38,6 +39,7 @@ MAX_FRUITLESS_DRAWS = 2_000
 """Consecutive draws without a new problem after which a family counts as exhausted."""
 FULL_MARKS = 1.0
 KEPT_PROBLEMS = 8_192
+"""Problems, and scores, that are kept in memory."""
 
 
 class ReasoningGymTask:
@@ -56,6 +58,7 @@ class ReasoningGymTask:
         """
         self._families = {name: _checked_settings(name, config) for name in config.tasks}
         self._problem = lru_cache(maxsize=KEPT_PROBLEMS)(self._made)
+        self._score = lru_cache(maxsize=KEPT_PROBLEMS)(self._scored)  # completions of a group often say the same
         self._datasets: dict[tuple[str, int], ProceduralDataset] = {}
         """By family and seed. Some families plan all of a dataset's problems when it is made, so that its size is what is needed."""
         self.eval_rows = self._rows(config, "eval", config.num_eval, frozenset())
@@ -68,15 +71,27 @@ class ReasoningGymTask:
         family, text = spec["task"], completion.strip()
         if not text:
             return Grade(0.0, None, "empty")
-        if (family in LITERALS and not is_plain_literal(text)) or (family in FORMULAS and not is_plain_formula(text)):
-            return Grade(0.0, None, "not_plain")
-        dataset = self._datasets[family, spec["seed"]]
-        try:
-            score = float(dataset.score_answer(text, self._problem(family, spec["seed"], spec["index"])))
-        except Exception:  # the library's graders raise whatever an odd answer makes them; it is counted by its reason
-            return Grade(0.0, None, "grader_error")
+        score = self._score(family, spec["seed"], spec["index"], text)
+        if isinstance(score, str):
+            return Grade(0.0, None, score)
         key = _key(text)
         return Grade(score, key if score >= FULL_MARKS else None, "", key)
+
+    def _scored(self, family: str, seed: int, index: int, text: str) -> float | str:
+        """The library's score, or in one word why there is none."""
+        if (family in LITERALS and not is_plain_literal(text)) or (family in FORMULAS and not is_plain_formula(text)):
+            return "not_plain"
+        problem = self._problem(family, seed, index)
+        if family in LITERALS and text.isidentifier():
+            # a lone word is a text like any other, but an evaluator would look for a variable of that name
+            return float(text == str(problem["answer"]).strip())
+        score_answer = self._datasets[family, seed].score_answer
+        if family in FORMULAS:  # computer algebra on a formula of the model's may take any time and memory
+            return limited_call(lambda: score_answer(text, problem))
+        try:
+            return float(score_answer(text, problem))
+        except Exception:  # the library's graders raise whatever an odd answer makes them; it is counted by its reason
+            return "grader_error"
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
         """There are none.

@@ -22,6 +22,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.models.lora import attach_adapter
+from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.tasks.base import Task, TaskRow
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -35,9 +36,11 @@ from maxent_grpo.training.evaluation.sampled import EvaluatedRow, row_figures, s
 from maxent_grpo.training.evaluation.seeds import answer_under_seeds, summarise_seeds
 from maxent_grpo.training.evaluation_plan import EvaluationPlan, Subject
 from maxent_grpo.training.evaluation_result import GREEDY
+from maxent_grpo.training.optim import resolve_schedule
 from maxent_grpo.training.prepared_rows import row_renderer
 from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.policy import TokenScorer
+from maxent_grpo.training.scoring.sharing import shares_prompts
 from maxent_grpo.training.settings import evaluation_settings, generation_settings, scoring_settings
 from maxent_grpo.training.setup import build_rewards, make_accelerator, start_warm
 from maxent_grpo.training.types.logging import LoggingHandles
@@ -192,12 +195,16 @@ def validation_of(
     scoring.batching.prompt_length_cache_get = cache
     runtime = _runtime(accelerator, loaded, cache)
     scorer = TokenScorer(
-        sampled_distribution(runtime, generation), scoring.batching, None, False, scoring.trl_reference_scoring
+        sampled_distribution(runtime, generation), scoring.batching, None, False,
+        padded=not shares_prompts(loaded.model, scoring, notes.append),
+    )  # fmt: skip
+    schedule = resolve_schedule(
+        config.optimization, num_generations=generation.num_generations, num_prompts=len(task.train_rows)
     )
     parts = EvaluationParts(
         task, problems, render, partial(local_generator, runtime), scorer,
         runtime, build_rewards(config, task), generation, evaluation_settings(config.evaluation, list(rendered.rows)),
-        scoring, handles,
+        scoring, handles, state=TrainerState(global_step=subject.step or 0, max_steps=schedule.total_training_steps),
     )  # fmt: skip
     return build_validation(config.evaluation, parts), rendered
 

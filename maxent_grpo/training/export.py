@@ -22,10 +22,22 @@ def chosen_checkpoint(run_dir: Path, which: str) -> Path:
     if which in (LAST, LATEST):
         return find_checkpoint(run_dir)
     if which == BEST:
+        if not (run_dir / CHECKPOINTS / BEST).exists():
+            raise ConfigError(
+                f"checkpoint=best: {run_dir} keeps no best checkpoint, for which checkpoint.best_metric must be set; it has "
+                f"{_steps(run_dir)}"
+            )
         return find_checkpoint(run_dir / CHECKPOINTS / BEST)
     if which.isdigit():
+        if not (run_dir / CHECKPOINTS / f"step_{which}").is_dir():
+            raise ConfigError(f"checkpoint={which}: {run_dir} has no checkpoint of that step; it has {_steps(run_dir)}")
         return find_checkpoint(run_dir / CHECKPOINTS / f"step_{which}")
     raise ConfigError(f"checkpoint={which}: write checkpoint=last, checkpoint=best or the number of a step")
+
+
+def _steps(run_dir: Path) -> str:
+    steps = sorted(int(path.name.removeprefix("step_")) for path in (run_dir / CHECKPOINTS).glob("step_*"))
+    return f"those of steps {', '.join(map(str, steps))}" if steps else "none"
 
 
 def export(run_dir: Path, which: str, output: Path) -> list[Path]:

@@ -72,7 +72,7 @@ from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
-from maxent_grpo.training.scoring.sharing import sharing_problem
+from maxent_grpo.training.scoring.sharing import shares_prompts
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -80,7 +80,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
-from maxent_grpo.training.types.choices import OnRewardError, ReferenceSource, ZeroSignalStep
+from maxent_grpo.training.types.choices import OnBadRow, OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
 from maxent_grpo.training.types.runtime import (
@@ -280,7 +280,7 @@ def _resources(
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
-        padded=scoring.trl_reference_scoring or not _shares_prompts(ctx),
+        padded=not shares_prompts(ctx.runtime.model, scoring, ctx.logging.write_note),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
@@ -302,20 +302,14 @@ def _resources(
     )
 
 
-def _shares_prompts(ctx: TrainingLoopContext) -> bool:
-    """Whether the model can score completions behind a shared prompt; where it is asked to and cannot, a note says why."""
-    if not ctx.scoring.batching.share_prompts or ctx.scoring.trl_reference_scoring:
-        return True
-    problem = sharing_problem(ctx.runtime.model)
-    if problem:
-        ctx.logging.write_note(f"scoring.batching.share_prompts=true: every completion gets its own prompt: {problem}")
-    return not problem
-
-
 def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
     """The reward terms with their weights."""
     reward = config.reward
-    abstaining = frozenset(name for name, policy in reward.on_error.items() if policy is OnRewardError.abstain)
+    policies = dict(reward.on_error)
+    if getattr(config.data, "on_bad_row", None) is OnBadRow.skip:
+        # a right answer that turns out to be unreadable only when its row is drawn is left out as well, and counted
+        policies = {"task": OnRewardError.abstain} | policies
+    abstaining = frozenset(name for name, policy in policies.items() if policy is OnRewardError.abstain)
     calls = CallSettings(reward.functions, reward.styles, abstaining, reward.time_limits)
     settings = TermSettings(
         reward.format, reward.numeric, reward.regex, reward.length, reward.overlong, reward.repetition,

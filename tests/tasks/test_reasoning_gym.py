@@ -138,3 +138,20 @@ def test_an_answer_addresses_its_problem() -> None:
     task = made({"chain_sum": 1.0, "gsm_symbolic": 1.0}, 6, 0)
     for row in task.train_rows:
         assert json.loads(row.answer)["task"] == row.columns["task"]
+
+
+def test_a_formula_that_computer_algebra_never_finishes_costs_its_own_verdict_only() -> None:
+    task = made({"simple_integration": 1.0}, 1, 0)
+    endless = "(x+1)**100*(x+2)**100*sin(x)**90*tan(x)**80"
+    grade = task.grade(endless, task.train_rows[0].answer)
+    assert (grade.reward, grade.reason) == (0.0, "timeout")
+    solution = task.train_rows[0].columns["solution"]
+    assert task.grade(solution, task.train_rows[0].answer).reward == 1.0
+
+
+def test_a_lone_word_is_a_text_and_no_variable() -> None:
+    task = made({"string_insertion": 1.0}, 2, 0)
+    for row in task.train_rows:
+        assert task.grade("oracle_answer", row.answer).reward == 0.0
+        assert task.grade("entry", row.answer).reward == 0.0
+        assert task.grade(row.columns["solution"], row.answer).reward == 1.0

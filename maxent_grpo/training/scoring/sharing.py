@@ -7,7 +7,7 @@ completions are scored in both layouts: where these disagree, or the model refus
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from maxent_grpo.training.scoring.policy import last_logits
 from maxent_grpo.training.scoring.windows import layer_kinds
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
-from maxent_grpo.training.types.runtime import BatchingSettings
+from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
 TAKES_MASKS = ("sdpa", "eager")
 """Attention implementations that take a mask for every pair of positions."""
@@ -32,6 +32,16 @@ WINDOW = 4
 """Window of the layers that have one while it is tried: short enough to cut both the prompt and a completion [tokens]."""
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.1}
 """Mean difference of log-probabilities that is rounding [nats]."""
+
+
+def shares_prompts(model: PreTrainedModel, scoring: ScoringSettings, note: Callable[[str], None]) -> bool:
+    """Whether scoring may put a prompt's completions behind one copy of it; where it is asked to and cannot, a note says why."""
+    if not scoring.batching.share_prompts or scoring.trl_reference_scoring:
+        return not scoring.trl_reference_scoring
+    problem = sharing_problem(model)
+    if problem:
+        note(f"scoring.batching.share_prompts=true: every completion gets its own prompt: {problem}")
+    return not problem
 
 
 def sharing_problem(model: PreTrainedModel) -> str:

@@ -8,7 +8,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import has_adapter
 from maxent_grpo.models.build import LoadedModel
-from maxent_grpo.models.published import license_files
+from maxent_grpo.models.published import license_files, published_name
 from maxent_grpo.report.record import read_record
 from maxent_grpo.training.checkpoint.weights import ADAPTER_FOLDER, MODEL_FOLDER
 from maxent_grpo.training.share.card import Subject, model_card
@@ -38,7 +38,9 @@ def write_trained(config: RootConfig, loaded: LoadedModel, run_dir: Path, target
         if has_adapter(loaded.model):
             written.append(target / ADAPTER_FOLDER)
             card = model_card(subject, is_adapter=True)
-            write_adapter_folder(written[-1], loaded.model, loaded.tokenizer, card, licenses)
+            write_adapter_folder(
+                written[-1], loaded.model, loaded.tokenizer, card, licenses, published_name(config.model)
+            )
         written.append(target / MODEL_FOLDER)
         card = model_card(subject, is_adapter=False)
         write_model_folder(written[-1], loaded.model, loaded.tokenizer, card, licenses)

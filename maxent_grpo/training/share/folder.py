@@ -6,6 +6,7 @@ is merged into a copy; the adapter alone is a folder in peft's format.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from maxent_grpo.report.atomic import sync_directory
 LARGEST_FILE = "5GB"
 """Weights beyond this are cut into several files."""
 CARD = "README.md"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 def write_model_folder(
@@ -37,12 +39,23 @@ def write_model_folder(
 
 
 def write_adapter_folder(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, card: str, licenses: Sequence[Path]
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    card: str,
+    licenses: Sequence[Path],
+    base: str | None,
 ) -> None:
-    """Write the model's adapter by itself, as peft does; one that is there is replaced."""
+    """Write the model's adapter by itself, as peft does; one that is there is replaced.
+
+    ``base`` is what the folder says of the base model: its name, not where it lies on this machine.
+    """
 
     def fill(working: Path) -> None:
         save_adapter(working, model)
+        described = json.loads((working / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        described["base_model_name_or_path"] = base
+        (working / ADAPTER_CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         _finish(working, tokenizer, card, licenses)
 
     _replace(folder, fill)

@@ -1,0 +1,36 @@
+"""What reward functions return by mistake, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.runs import configured
+
+from maxent_grpo.config.load import load_config, warnings
+from maxent_grpo.errors import RewardError
+from maxent_grpo.training.setup import run_from_config
+
+MISTAKES = {
+    "def f(completions): return ['1'] * len(completions)": "returned '1', which is not a number",
+    "def f(completions): pass": "it returned None: return a list with one value for each completion",
+    "def f(solution_str, ground_truth): pass": "it returned None: a function in verl's style returns a number",
+    "def f(solution_str, ground_truth): return {'scor': 1}": "it returned a dict with scor, but without 'score'",
+}
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_a_wrong_return_is_named(code: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(code + "\n")
+    function = f"reward.functions.mine={tmp_path / 'mine.py'}:f"
+    with pytest.raises(RewardError, match=MISTAKES[code]):
+        run_from_config(configured(tmp_path / "run", "evaluation.enabled=false", "reward.terms.mine=1", function))
+
+
+def test_weights_under_which_nothing_counts_as_right_are_warned_of() -> None:
+    [warning] = warnings(load_config(["reward.terms.task=0.5", "run.dir=nowhere"]))
+    assert warning == (
+        "reward.terms={task: 0.5} adds up to at most 0.5, below scoring.weighting.right_threshold=0.999: no completion will "
+        "count as right; set scoring.weighting.right_threshold below 0.5"
+    )
+    assert warnings(load_config(["reward.terms.task=0.5", "reward.terms.format=0.5", "run.dir=nowhere"])) == []
