@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 
@@ -35,7 +36,12 @@ COMMANDS = {
 def main(arguments: list[str]) -> None:
     """Call the command named first with the arguments after it."""
     if arguments and arguments[0] in COMMANDS:
-        import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
+        try:
+            import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # whoever reads the output has had enough of it; what is left has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(

@@ -199,7 +199,9 @@ def sort_overrides(
         if override.is_hydra_override():
             continue
         if override.is_sweep_override():
-            found.problems.append(f"{text}: several values make a sweep, which needs -m; a list is written [a,b]")
+            hint = "text with a comma needs quotes inside those of the shell, 'NAME=\"a, b\"'" if ", " in text else ""
+            listed = "a list is written [a,b]"
+            found.problems.append(f"{text}: several values make a sweep, which needs -m; {hint or listed}")
         elif group == PRESETS:
             presets += _chosen_presets(override, reader)
         elif group in groups() and _is_choice(override):

@@ -34,3 +34,15 @@ def test_weights_under_which_nothing_counts_as_right_are_warned_of() -> None:
         "count as right; set scoring.weighting.right_threshold below 0.5"
     )
     assert warnings(load_config(["reward.terms.task=0.5", "reward.terms.format=0.5", "run.dir=nowhere"])) == []
+
+
+def test_a_function_that_abstains_on_everything_is_warned_of_at_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(completions): return [None] * len(completions)\n")
+    only = ("reward.terms.task=0", "reward.terms.spread=0", "reward.terms.mine=1")
+    run = configured(
+        tmp_path / "run", "evaluation.enabled=false", f"reward.functions.mine={tmp_path / 'mine.py'}:f", *only,
+        settings={"reward.terms": {"mine": 1.0}, "reward.functions": {"mine": f"{tmp_path / 'mine.py'}:f"}},
+    )  # fmt: skip
+    run_from_config(run)
+    log = (tmp_path / "run" / "run.log").read_text()
+    assert log.count("every reward term abstained on every completion") == 1

@@ -280,7 +280,11 @@ def test_an_exported_checkpoint_is_what_the_run_would_have_left(
         ),
         (["run=RUN", "output=RUN"], 2, "model is there already; name another folder"),
         (["run=RUN", "output=OUT", "checkpoint=7"], 2, "has no checkpoint of that step; it has those of steps 2"),
-        (["run=RUN", "output=OUT", "checkpoint=best"], 2, "keeps no best checkpoint, for which checkpoint.best_metric must be set"),
+        (
+            ["run=RUN", "output=OUT", "checkpoint=best"],
+            2,
+            "keeps no best checkpoint, for which checkpoint.best_metric must be set",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_said_in_one_line(
