@@ -47,7 +47,8 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     if MARK not in text:
         return None
     behind: list[int] = tokenizer(text.rsplit(MARK, 1)[1], add_special_tokens=False)["input_ids"]
-    fillers = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.unk_token_id]
+    # not the padding: models are often given their turn's end as the padding token
+    fillers = [tokenizer.bos_token_id, tokenizer.unk_token_id]
     special, eos = _special_ids(tokenizer), tokenizer.eos_token_id
     return next((token for token in behind if token in special and (token == eos or token not in fillers)), None)
 
