@@ -6,6 +6,7 @@ a card is made to be published.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -179,6 +180,15 @@ def _use(subject: Subject, *, is_adapter: bool) -> str:
         f"{generation.max_completion_len} tokens a completion. `generation_config.json` says only which tokens begin, end and "
         f"fill a sequence: without `do_sample=True`, `generate` is greedy."
     )
+    data = subject.config.data
+    asked = [
+        *([f"a system turn, {json.dumps(data.system_prompt)}"] if data.system_prompt else []),
+        *([f"the question as {json.dumps(data.prompt_template)}"] if data.prompt_template else []),
+        *(["answered examples before it"] if data.examples or data.examples_file else []),
+        *([f"the assistant's turn begun with {json.dumps(data.assistant_prefix)}"] if data.assistant_prefix else []),
+    ]
+    if asked:
+        note += f" Training's prompts had {', '.join(asked)}: without that the model is asked something else than it was trained on."
     return "\n".join(["## Use", "", "```python", *load, *asks, "```", "", note])
 
 
