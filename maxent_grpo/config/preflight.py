@@ -68,10 +68,11 @@ def _controller_state(config: RootConfig) -> Iterator[str]:
 def _run_directory(config: RootConfig) -> Iterator[str]:
     folder = Path(config.run.dir)
     if any((folder / name).exists() for name in RUN_MARKS) and not resumes(config.checkpoint.resume_from, folder):
-        yield (
-            f"run.dir={folder}: already holds a run; name another folder, or continue that run with "
-            f"checkpoint.resume_from={folder}"
-        )
+        if _holds_checkpoint(folder):
+            go_on = f"name another folder, or continue that run with checkpoint.resume_from={folder}"
+        else:
+            go_on = "it has no checkpoint to continue from: remove the folder, or name another"
+        yield f"run.dir={folder}: already holds a run; {go_on}"
     existing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
     if not existing.is_dir():
         yield f"run.dir={folder}: {existing} is a file; name another folder"

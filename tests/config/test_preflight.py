@@ -8,7 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from maxent_grpo.config.compose import compose_config
-from maxent_grpo.config.load import check
+from maxent_grpo.config.load import check, load_config
 from maxent_grpo.config.preflight import find_module
 from maxent_grpo.errors import ConfigError
 
@@ -138,3 +138,11 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(tmp_path)
     assert find_module("loud_package.rewards") is not None
     assert find_module("loud_package.missing") is None
+
+
+def test_a_start_that_made_no_checkpoint_is_not_said_to_be_continued(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match="already holds a run; it has no checkpoint to continue from: remove the folder"
+    ):
+        load_config([f"run.dir={tmp_path}"])
