@@ -70,6 +70,7 @@ def test_an_expression_that_needs_too_much_memory_costs_its_own_verdict_only(pro
     tight.close()
 
 
+@pytest.mark.slow
 def test_one_answer_of_many_slow_expressions_takes_no_longer_than_one() -> None:
     slow = ", ".join(f"(a+b+c+f+g+{number}h)^{{10}}" for number in range(20))
     grade_math("7", "x+1, x+2, x+3, x+4, x+5, x+6, x+7, x+8, x+9, x+10")

@@ -119,10 +119,7 @@ def without(folder: Path) -> Callable[[tuple[str, ...]], Seen]:
     return run
 
 
-LONG_FORM = (
-    *("controller.", "scoring.shaping.", "scoring.surrogate.", "scoring.token_selection.", "scoring.dynamic_sampling."),
-    *("scoring.row_weights.", "evaluation.seed_eval.", "reward.styles"),
-)
+LONG_FORM = ("controller.", "scoring.", "evaluation.seed_eval.", "reward.styles")
 """Settings whose worked numbers stand in tests of their own: that two whole runs show them too is left to the long form."""
 
 
