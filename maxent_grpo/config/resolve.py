@@ -75,6 +75,11 @@ def reference_source(config: RootConfig) -> ReferenceSource:
     return ReferenceSource.model if needs_reference(config) else ReferenceSource.none
 
 
+def longest_sequence(config: RootConfig) -> int:
+    """Positions that the longest prompt with the longest completion takes [tokens]."""
+    return config.generation.max_prompt_len + config.generation.max_completion_len
+
+
 def starts_as_base(config: RootConfig) -> bool:
     """Whether the policy is an adapter that starts at nothing and whose reference stays there: the base itself."""
     lora = config.model.lora

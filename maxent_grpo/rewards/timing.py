@@ -80,7 +80,7 @@ class BackgroundLoop:
             future.cancel()
             self._replace_if_blocked()
             return Outcome(error=CallTimedOut())
-        except Exception as error:
+        except Exception as error:  # as above: whatever the user's code raises is the caller's to settle
             return Outcome(error=error)
 
     def _replace_if_blocked(self) -> None:

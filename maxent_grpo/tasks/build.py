@@ -55,9 +55,9 @@ def _build_hub(config: DataConfig) -> Task:
 
 def _build_reasoning_gym(config: DataConfig) -> Task:
     assert isinstance(config, ReasoningGymDataConfig)
-    from maxent_grpo.tasks.reasoning_gym import build_reasoning_gym  # an optional dependency
+    from maxent_grpo.tasks.reasoning_gym import ReasoningGymTask  # an optional dependency
 
-    return build_reasoning_gym(config)
+    return ReasoningGymTask(config)
 
 
 _BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -26,6 +25,7 @@ from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.limited_call import limited_call
 from maxent_grpo.rewards.plain import is_plain_formula, is_plain_literal
 from maxent_grpo.tasks.base import Demonstration, TaskRow
+from maxent_grpo.tasks.mixture import apportioned
 
 LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Families whose graders evaluate an answer that is not what they expect as a Python literal."""
@@ -105,7 +105,7 @@ class ReasoningGymTask:
 
     def _rows(self, config: ReasoningGymDataConfig, split: str, num: int, exclude: frozenset[str]) -> list[TaskRow]:
         """``num`` rows, the families taking turns in proportion to their shares."""
-        quotas = _quotas(config.tasks, num)
+        quotas = dict(zip(config.tasks, apportioned(num, list(config.tasks.values())), strict=True))
         streams = {
             name: self._distinct(name, _stream_seed(config.problem_seed, split, name), quota, exclude, split)
             for name, quota in quotas.items()
@@ -143,11 +143,6 @@ class ReasoningGymTask:
         return self._datasets[name, seed][index]
 
 
-def build_reasoning_gym(config: ReasoningGymDataConfig) -> ReasoningGymTask:
-    """See ``ReasoningGymTask``."""
-    return ReasoningGymTask(config)
-
-
 def offered_families() -> list[str]:
     """The families that can be trained on."""
     return sorted(DATASETS.keys() - UNGRADED)
@@ -177,17 +172,6 @@ def _checked_settings(name: str, config: ReasoningGymDataConfig) -> dict[str, An
 def _stream_seed(problem_seed: int, split: str, name: str) -> int:
     """Seeds of less than 32 bits, far apart: the library adds a problem's index to its seed, so that near seeds share problems."""
     return (int.from_bytes(hashlib.sha256(f"{problem_seed}/{split}/{name}".encode()).digest()[:4]) % 2**11) << 20
-
-
-def _quotas(shares: dict[str, float], num: int) -> dict[str, int]:
-    """``num`` divided in proportion to the shares, by largest remainder; ties go to the first."""
-    total = math.fsum(shares.values())
-    exact = {name: num * share / total for name, share in shares.items()}
-    quotas = {name: math.floor(value) for name, value in exact.items()}
-    by_remainder = sorted(exact, key=lambda name: quotas[name] - exact[name])
-    for name in by_remainder[: num - sum(quotas.values())]:
-        quotas[name] += 1
-    return quotas
 
 
 def _turns(quotas: dict[str, int]) -> list[str]:

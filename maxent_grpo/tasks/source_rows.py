@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,7 +20,25 @@ PART_COLUMN = "mixture_part"
 """Column that says which source of a mixture a row is of."""
 
 
-class SourceRows(Sequence[TaskRow]):
+class _Rows(Sequence[TaskRow]):
+    """Rows that are made one by one when they are asked for."""
+
+    @overload
+    def __getitem__(self, index: int) -> TaskRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[TaskRow]: ...
+
+    def __getitem__(self, index: int | slice) -> TaskRow | list[TaskRow]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        return self._row(index)
+
+    @abstractmethod
+    def _row(self, index: int) -> TaskRow: ...
+
+
+class SourceRows(_Rows):
     """Some of a table's records as problems: 8 bytes a row are kept, and a row is read whenever it is asked for.
 
     ``row_id`` is ``<prefix>-<place>-<hash>``: where the record stands (its line; ``file.line`` where there are several files)
@@ -42,15 +61,7 @@ class SourceRows(Sequence[TaskRow]):
     def __len__(self) -> int:
         return len(self._indices)
 
-    @overload
-    def __getitem__(self, index: int) -> TaskRow: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[TaskRow]: ...
-
-    def __getitem__(self, index: int | slice) -> TaskRow | list[TaskRow]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
+    def _row(self, index: int) -> TaskRow:
         at = int(self._indices[index])
         try:
             row = self._mapping.row(self._records.record(at), self._prefix + self._place(at), self._records.names)
@@ -89,7 +100,7 @@ class SourceRows(Sequence[TaskRow]):
         return position if position is not None and position < len(self) and self._indices[position] == at else None
 
 
-class JoinedRows(Sequence[TaskRow]):
+class JoinedRows(_Rows):
     """The rows of several sources, laid end to end."""
 
     def __init__(self, parts: Sequence[SourceRows]) -> None:
@@ -99,15 +110,7 @@ class JoinedRows(Sequence[TaskRow]):
     def __len__(self) -> int:
         return self._ends[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> TaskRow: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[TaskRow]: ...
-
-    def __getitem__(self, index: int | slice) -> TaskRow | list[TaskRow]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
+    def _row(self, index: int) -> TaskRow:
         number, inside = self._locate(index)
         return self._parts[number][inside]
 

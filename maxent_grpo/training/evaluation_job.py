@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 
 from maxent_grpo.config.evaluated import Split
-from maxent_grpo.config.resolve import reference_source
+from maxent_grpo.config.resolve import longest_sequence, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.models.build import LoadedModel, build_model
@@ -174,8 +174,7 @@ def validation_of(
     if accelerator.num_processes > 1:
         raise ConfigError(f"an evaluation of its own runs in one process, and here are {accelerator.num_processes}")
     handles = LoggingHandles(Path(config.run.dir), [_Notes(notes)])
-    positions = config.generation.max_prompt_len + config.generation.max_completion_len
-    loaded = build_model(config.model, positions=positions)
+    loaded = build_model(config.model, positions=longest_sequence(config))
     notes.extend(loaded.notes)
     render = row_renderer(config, loaded)
     rendered = render(problems)

@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
-from maxent_grpo.config.resolve import chosen_options, reference_source, starts_as_base
+from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
@@ -133,9 +133,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
     task = build_task(config.data)
-    loaded = build_model(
-        config.model, positions=config.generation.max_prompt_len + config.generation.max_completion_len
-    )
+    loaded = build_model(config.model, positions=longest_sequence(config))
     for note in loaded.notes:
         handles.write_note(note)
     train, held_out = render_all(config, task, loaded)

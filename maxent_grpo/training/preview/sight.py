@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.config.model import HfModelConfig
 from maxent_grpo.config.preflight_model import is_local
-from maxent_grpo.config.resolve import steps_are_given
+from maxent_grpo.config.resolve import longest_sequence, steps_are_given
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError, NotReachedError
@@ -69,7 +69,7 @@ def look(config: RootConfig) -> Sight:
 def outline(config: RootConfig) -> LoadedModel:
     """The model with its tokenizer and adapter, its weights on the meta device: shapes and types without memory."""
     with torch.device("meta"):
-        loaded = build_model(config.model, positions=_positions(config))
+        loaded = build_model(config.model, positions=longest_sequence(config))
         attach_adapter(loaded.model, config.model, config.seed)
     return loaded
 
@@ -77,10 +77,6 @@ def outline(config: RootConfig) -> LoadedModel:
 def gpu_is_elsewhere(config: RootConfig) -> bool:
     """Whether the run asks for a GPU, and this machine has none."""
     return config.run.device is DeviceChoice.cuda and not torch.cuda.is_available()
-
-
-def _positions(config: RootConfig) -> int:
-    return config.generation.max_prompt_len + config.generation.max_completion_len
 
 
 def _task(config: RootConfig) -> tuple[Task | None, list[Row]]:
@@ -101,7 +97,7 @@ def _model(config: RootConfig) -> Sight:
             described_folder("model.name", model.name, model.revision, with_code=model.trust_remote_code)
         except ConfigError as error:
             with torch.device("meta"):
-                known = known_model(model, TORCH_DTYPES[model.dtype], _positions(config))
+                known = known_model(model, TORCH_DTYPES[model.dtype], longest_sequence(config))
                 if known is None:
                     raise
                 attach_adapter(known, model, config.seed)
