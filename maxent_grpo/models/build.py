@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.config.model import Dtype, HfModelConfig, ModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.attention import install_layouts
 from maxent_grpo.models.pretrained import load_hf, load_smollm2
 from maxent_grpo.models.tiny import build_tiny_llama
 from maxent_grpo.models.tokenizer import build_char_tokenizer
@@ -54,6 +55,7 @@ def build_model(config: ModelConfig, *, positions: int = 0) -> LoadedModel:
                 "model.gradient_checkpointing=false"
             )
         loaded.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    install_layouts(loaded.model)
     loaded.model.train()
     return loaded
 

@@ -9,6 +9,7 @@ import torch
 
 from maxent_grpo.config.model import Attention, Dtype, ModelConfig, TinyModelConfig
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.attention import LAID_OUT
 from maxent_grpo.models.build import build_model
 from maxent_grpo.models.weight_cache import state_digest
 
@@ -49,7 +50,7 @@ def test_weights_are_a_function_of_the_init_seed_and_leave_random_state_alone() 
 def test_both_attention_implementations_compute_the_same() -> None:
     sdpa, eager = (replace(SMALL, dtype=Dtype.float64, attention=kind) for kind in (Attention.sdpa, Attention.eager))
     assert build_model(eager).model.config._attn_implementation == "eager"
-    assert build_model(sdpa).model.config._attn_implementation == "sdpa"
+    assert build_model(sdpa).model.config._attn_implementation == LAID_OUT
     # eager attention takes its softmax in float32, whatever the type of the weights
     torch.testing.assert_close(logits(sdpa), logits(eager), rtol=0, atol=1e-6)
 

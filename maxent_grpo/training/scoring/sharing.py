@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from maxent_grpo.models.attention import LAID_OUT
 from maxent_grpo.training.forward import evaluation_mode, uncompiled
 from maxent_grpo.training.scoring.batch import RowRange, build_score_batch
 from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
@@ -24,7 +25,7 @@ from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
-TAKES_MASKS = ("sdpa", "eager")
+TAKES_MASKS = ("sdpa", "eager", LAID_OUT)
 """Attention implementations that take a mask for every pair of positions."""
 PROMPT, COMPLETIONS = 7, (5, 3)
 """Lengths of the sequences that are tried [tokens]."""
