@@ -1,8 +1,9 @@
 """`generation`: how completions are sampled."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from maxent_grpo.training.types.generation import GenerationPenaltyConfig
+from maxent_grpo.training.types.generation import GenerationPenaltyConfig, VLLMClientConfig
 
 ANSWER_ALPHABET = "@answer"
 """Entry of `generation.allowed_tokens` that stands for the task's own answer alphabet."""
@@ -35,3 +36,46 @@ class LocalGenerationConfig(GenerationConfig):
 
     batch_size: int = 0
     """Most sequences decoded together; 0 decodes the whole rollout together [sequences]."""
+
+
+class VllmMode(StrEnum):
+    """Where vLLM runs."""
+
+    server = "server"
+    colocate = "colocate"
+
+
+@dataclass(slots=True)
+class VllmEngineConfig:
+    """How vLLM is started, by `vllm_mode=colocate` or where a server is launched; a server that is joined was started by its owner."""
+
+    max_model_len: int | None = None
+    """Longest prompt with its completion; null is max_prompt_len + max_completion_len [tokens]."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that vLLM takes; null is vLLM's own choice, which leaves a trainer on the same GPU little."""
+    kv_cache_gib: float = 1.0
+    """Memory for keys and values on a CPU [GiB]."""
+    tensor_parallel_size: int = 1
+    """GPUs that one engine is spread over."""
+    enforce_eager: bool = True
+    """Run the model as it is written; false compiles it and captures CUDA graphs, which takes minutes once and samples faster."""
+    sleep: bool = False
+    """Colocated on a GPU: give vLLM's memory back to the trainer between rollouts."""
+    startup_seconds: float = 600.0
+    """How long an engine may take until it answers [s]."""
+    extra_args: list[str] = field(default_factory=list)
+    """Further arguments of a server's command line, such as [--enable-prefix-caching]."""
+
+
+@dataclass(slots=True)
+class VllmGenerationConfig(GenerationConfig):
+    """vLLM, with the policy's weights brought to it before a rollout."""
+
+    vllm_mode: VllmMode = VllmMode.server
+    """`server` asks servers over HTTP, joined at vllm.url or launched here; `colocate` runs the engine in this process."""
+    vllm: VLLMClientConfig = field(default_factory=VLLMClientConfig)
+    engine: VllmEngineConfig = field(default_factory=VllmEngineConfig)
+    weights_dir: str | None = None
+    """Folder through which servers read new weights; null is this machine's shared memory. Servers elsewhere need one that they see under the same path."""
+    max_in_flight: int = 64
+    """Most requests, each a prompt with all its completions, sent and not answered at a time [requests]."""

@@ -27,30 +27,52 @@ class GenerationPenaltyConfig:
 
 @dataclass(slots=True)
 class VLLMClientConfig:
-    """How to talk to a vLLM server or engine. ``None`` leaves a sampling control to ``GenerationPenaltyConfig``."""
+    """How vLLM is talked to; a sampling control that is null here is left to `penalty`."""
 
     url: str | None = None
+    """Address of a running vLLM server, several separated by commas; null launches one."""
     rounds_cfg: int = 0
+    """How often prompts that came back short are asked again; 0 leaves it to `generation.max_retry_rounds` [rounds]."""
     retry_sleep: float = 1.0
+    """Pause before prompts that came back short are asked again [s]."""
     backfill_local: bool = False
+    """Sample with the trainer's own model what vLLM did not deliver within its retries."""
     request_logprobs: bool = True
+    """Ask for the log-probability of each sampled token."""
     best_of: int | None = None
+    """Sample this many and keep the best; refused, since vLLM no longer offers it."""
     frequency_penalty: float | None = None
+    """See `penalty.gen_frequency_penalty`, which wins."""
     presence_penalty: float | None = None
+    """See `penalty.gen_presence_penalty`, which wins."""
     top_k: int | None = None
+    """See `penalty.gen_top_k`, which wins."""
     stop_sequences: list[str] | None = None
+    """See `penalty.gen_stop_sequences`, which wins."""
     timeout: float = 120.0
+    """Longest wait for an answer [s]."""
     max_retries: int = 3
+    """How often a request that failed is sent again."""
     backoff: float = 1.0
+    """Pause before a request is sent again [s]."""
     backoff_multiplier: float = 2.0
+    """Factor by which that pause grows each time."""
     guided_json: str | None = None
+    """JSON schema, as text, that completions must follow."""
     guided_regex: str | None = None
+    """Regular expression that completions must match."""
     logit_bias: dict[str, float] | None = None
+    """Added to the logits of tokens, by their ids [nats]."""
     request_id_prefix: str | None = None
+    """Begins the id of every request in the server's log."""
     sync_weights: bool = True
+    """Bring the policy's weights to vLLM; false samples from the weights that it was started with."""
     launch: bool = True
+    """Launch a server where url is null; false makes a missing url an error."""
     max_staleness: int = 0
+    """Most optimiser steps between the weights that sample a rollout and those that it first trains [steps]."""
     sync_interval: int = 1
+    """Bring the weights before every n-th rollout [rollouts]."""
 
 
 @dataclass

@@ -1,0 +1,29 @@
+"""What the sampler needs of vLLM, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from maxent_grpo.training.generation.vllm.ask import Answer, Ask
+
+
+class Engine(Protocol):
+    """A running vLLM. Every call either does what it says or raises; what raises ``GenerationError`` was tried often enough."""
+
+    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
+        """The completions of each ask, made by weights of that version and no other."""
+        ...
+
+    def load(self, folder: Path, version: int) -> None:
+        """Take the weights in ``folder``; from then on every completion is made by them."""
+        ...
+
+    def prompt_logp(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
+        """By server, the log-probability of each token but the first given those before it, at temperature 1 [nats]."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever was started."""
+        ...

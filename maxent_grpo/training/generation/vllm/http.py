@@ -1,0 +1,239 @@
+"""vLLM behind HTTP: one or several servers, joined or started here, asked in parallel and asked again when they fail."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import requests
+
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm.ask import Answer, Ask, BadAnswerError, read_answers
+from maxent_grpo.training.types.generation import VLLMClientConfig
+
+logger = logging.getLogger(__name__)
+
+TOO_BUSY, SERVER_FAULT = 429, 500
+"""HTTP statuses from which on a request may be sent again: busy, and every fault of the server's own."""
+TEXT_SHOWN = 300
+
+
+class RefusedError(GenerationError):
+    """The server understood the request and will never answer it."""
+
+
+@dataclass
+class Server:
+    """One server and what is known of it."""
+
+    url: str
+    num_running: int = 0
+    """Requests that it has been sent and has not answered."""
+    restart: Callable[[], str] | None = None
+    """Starts it anew if it has ended and returns where it listens; None for a server that is not ours."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is given weights or started."""
+    loaded: int | None = None
+    """Version of the weights it was last given."""
+
+
+class HttpEngine:
+    """Several servers as one engine; see ``Engine``."""
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        client: VLLMClientConfig,
+        stats: dict[str, int],
+        *,
+        model_name: str,
+        max_in_flight: int,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._servers = list(servers)
+        self._client, self._stats, self._model_name = client, stats, model_name
+        self._pool = ThreadPoolExecutor(max_workers=max_in_flight, thread_name_prefix="vllm")
+        self._choosing, self._counting = threading.Lock(), threading.Lock()
+        self._weights: tuple[Path, int] | None = None
+        self._close = close
+
+    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
+        """The completions of each ask, in order; see ``Engine``."""
+        pending = [self._pool.submit(self._complete_one, ask, version) for ask in asks]
+        try:
+            return [future.result() for future in pending]
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def load(self, folder: Path, version: int) -> None:
+        """Give every server the weights, all or none at a time; see ``Engine``."""
+        self._weights = (folder, version)
+        for future in [self._pool.submit(self._load_with_retries, server) for server in self._servers]:
+            future.result()
+
+    def prompt_logp(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
+        """Of each server; see ``Engine``."""
+        return {server.url: self._prompt_logp(server, token_ids) for server in self._servers}
+
+    def close(self) -> None:
+        """Stop asking, and the servers that were started here."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._close()
+
+    def _complete_one(self, ask: Ask, version: int) -> list[Answer]:
+        def attempt(server: Server) -> list[Answer]:
+            if not self._has_version(server, version):
+                self._load_again(server, version)
+            body = self._post(server, "/v1/completions", self._completion_request(ask))
+            answers = read_answers(body, ask)
+            # a server that started anew in between has other weights: what it gave is not the policy's
+            if not self._has_version(server, version):
+                raise BadAnswerError(f"the server lost the weights of version {version} while it sampled")
+            return answers
+
+        return self._with_retries(attempt, f"the completions of row {ask.row_id!r}")
+
+    def _completion_request(self, ask: Ask) -> dict[str, Any]:
+        request = {"model": self._model_name, "prompt": list(ask.prompt_ids), "return_token_ids": True, **ask.parameters}
+        if self._client.request_id_prefix is not None:
+            request["request_id"] = f"{self._client.request_id_prefix}{uuid4().hex}"
+        return request
+
+    def _prompt_logp(self, server: Server, token_ids: Sequence[int]) -> list[float]:
+        request = {
+            "model": self._model_name, "prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0,
+        }  # fmt: skip
+
+        def attempt(chosen: Server) -> list[float]:
+            body = self._post(server, "/v1/completions", request)
+            try:
+                given = body["choices"][0]["prompt_logprobs"]
+                return [
+                    float(place[str(token)]["logprob"]) for place, token in zip(given[1:], token_ids[1:], strict=True)
+                ]
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise BadAnswerError("the answer has no log-probability for each token of the prompt") from error
+
+        return self._with_retries(attempt, "the log-probabilities of the probe", only=server)
+
+    def _has_version(self, server: Server, version: int) -> bool:
+        """Whether the server has those weights; not asked of servers that are never given any."""
+        return not self._client.sync_weights or self._version(server) == str(version)
+
+    def _version(self, server: Server) -> str:
+        body = self._get(server, "/weight_info")
+        if not isinstance(body, dict) or "weight_version" not in body:
+            raise BadAnswerError("the server does not say which weights it has")
+        return str(body["weight_version"])
+
+    def _load_again(self, server: Server, version: int) -> None:
+        with server.lock:
+            if self._weights is None or self._has_version(server, version):
+                return
+            logger.warning("%s lost the weights of version %d and is given them again", server.url, version)
+            self._give(server, *self._weights)
+
+    def _load_with_retries(self, server: Server) -> None:
+        def attempt(chosen: Server) -> None:
+            assert self._weights is not None
+            with server.lock:
+                self._give(server, *self._weights)
+
+        self._with_retries(attempt, "new weights", only=server)
+
+    def _give(self, server: Server, folder: Path, version: int) -> None:
+        """Nothing is sampled while weights change, and the version is told last: half-given weights have no version."""
+        self._post(server, "/pause?mode=wait", None)
+        try:
+            self._post(server, "/update_weight_version", {"new_version": "loading"})
+            self._post(
+                server, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            )
+            self._post(server, "/reset_prefix_cache", None)
+            self._post(server, "/update_weight_version", {"new_version": str(version)})
+        finally:
+            self._post(server, "/resume", None)
+        server.loaded = version
+
+    def _with_retries(self, attempt: Callable[[Server], Any], what: str, only: Server | None = None) -> Any:
+        """``attempt`` with the least busy server, again after a growing pause while that may help.
+
+        Raises:
+            GenerationError: refused, or failed once more than ``max_retries`` allow.
+        """
+        client = self._client
+        pause = client.backoff
+        for failures in range(client.max_retries + 1):
+            server = self._take() if only is None else only
+            try:
+                return attempt(server)
+            except (requests.RequestException, BadAnswerError) as error:
+                self._count_failure()
+                reason = f"{server.url}: {_short(error)}"
+                if failures == client.max_retries:
+                    raise GenerationError(
+                        f"vLLM did not deliver {what}: {failures + 1} attempts failed, the last at {reason}. See the server's "
+                        "log; generation.vllm.max_retries and generation.vllm.timeout set how long it is tried"
+                    ) from error
+                logger.warning("vLLM did not deliver %s (%s); trying again in %.1f s", what, reason, pause)
+                time.sleep(pause)
+                pause *= client.backoff_multiplier
+                self._revive(server)
+            finally:
+                if only is None:
+                    self._give_back(server)
+        raise AssertionError("the loop returns or raises")
+
+    def _revive(self, server: Server) -> None:
+        if server.restart is None:
+            return
+        with server.lock:
+            server.url = server.restart()
+
+    def _take(self) -> Server:
+        with self._choosing:
+            server = min(self._servers, key=lambda server: server.num_running)
+            server.num_running += 1
+            return server
+
+    def _give_back(self, server: Server) -> None:
+        with self._choosing:
+            server.num_running -= 1
+
+    def _count_failure(self) -> None:
+        with self._counting:
+            self._stats["failed_requests"] += 1
+
+    def _post(self, server: Server, path: str, body: dict[str, Any] | None) -> Any:
+        return _read(requests.post(f"{server.url}{path}", json=body, timeout=self._client.timeout))
+
+    def _get(self, server: Server, path: str) -> Any:
+        return _read(requests.get(f"{server.url}{path}", timeout=self._client.timeout))
+
+
+def _read(response: requests.Response) -> Any:
+    if response.status_code == TOO_BUSY or response.status_code >= SERVER_FAULT:
+        raise BadAnswerError(f"status {response.status_code}: {response.text[:TEXT_SHOWN]}")
+    if not response.ok:
+        raise RefusedError(
+            f"vLLM refused a request at {response.url} with status {response.status_code}: {response.text[:TEXT_SHOWN]}"
+        )
+    if not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        raise BadAnswerError("the answer is not JSON") from error
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:TEXT_SHOWN] if lines else ''}"

@@ -1,0 +1,132 @@
+"""vLLM inside this process, on the same device as the trainer: the only place that imports it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm.ask import Answer, Ask, checked_logp, finish_reason
+from maxent_grpo.training.generation.vllm.server_process import ServerOptions
+
+HERE = "the engine in this process"
+
+
+class InProcessEngine:
+    """One engine; see ``Engine``. Between rollouts it can sleep, which gives a GPU's memory back to the trainer."""
+
+    def __init__(self, model: Path, options: ServerOptions, *, sleeps: bool) -> None:
+        # one process: weights and errors need no way between two, and nothing is left behind when this one ends
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        if options.kv_cache_gib is not None:
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = f"{options.kv_cache_gib:g}"
+        more: dict[str, Any] = {}
+        if options.gpu_memory_utilization is not None:
+            more["gpu_memory_utilization"] = options.gpu_memory_utilization
+        with _own_threads_and_seed():
+            from vllm import LLM
+
+            self._llm: Any = LLM(
+                str(model),
+                dtype=options.dtype,
+                max_model_len=options.max_model_len,
+                seed=options.seed,
+                enforce_eager=options.enforce_eager,
+                tensor_parallel_size=options.tensor_parallel_size,
+                logprobs_mode="processed_logprobs",
+                generation_config="vllm",
+                enable_sleep_mode=sleeps,
+                **more,
+            )
+        self._sleeps = sleeps
+        self._is_asleep = False
+        self._version: int | None = None
+
+    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
+        """The completions of each ask; see ``Engine``."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
+
+        if self._version is not None and self._version != version:
+            raise GenerationError(f"{HERE} has the weights of version {self._version}, not of {version}")
+        self._wake()
+        parameters: list[Any] = []
+        for ask in asks:
+            given = dict(ask.parameters)
+            if "structured_outputs" in given:
+                given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
+            if "logit_bias" in given:
+                given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+            parameters.append(SamplingParams(**given))
+        prompts = [{"prompt_token_ids": list(ask.prompt_ids)} for ask in asks]
+        with _own_threads_and_seed():
+            outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
+        if self._sleeps:
+            self._llm.sleep(level=1)
+            self._is_asleep = True
+        return [
+            [_answer(output, ask) for output in sorted(request.outputs, key=lambda output: output.index)]
+            for ask, request in zip(asks, outputs, strict=True)
+        ]
+
+    def load(self, folder: Path, version: int) -> None:
+        """Take the weights in ``folder``; see ``Engine``."""
+        self._wake()
+        with _own_threads_and_seed():
+            self._version = None
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            self._llm.reset_prefix_cache()
+        self._version = version
+
+    def prompt_logp(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
+        """See ``Engine``."""
+        from vllm import SamplingParams
+
+        self._wake()
+        with _own_threads_and_seed():
+            asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+            output = self._llm.generate([{"prompt_token_ids": list(token_ids)}], asked, use_tqdm=False)[0]
+        given = output.prompt_logprobs[1:]
+        return {
+            HERE: [float(place[token].logprob) for place, token in zip(given, token_ids[1:], strict=True)]
+        }
+
+    def close(self) -> None:
+        """Let go of the engine and its memory."""
+        self._llm = None
+        gc.collect()
+
+    def _wake(self) -> None:
+        if self._is_asleep:
+            self._llm.wake_up()
+            self._is_asleep = False
+
+
+def _answer(output: Any, ask: Ask) -> Answer:
+    token_ids = list(output.token_ids)
+    logp = None
+    if output.logprobs is not None:
+        logp = [float(place[token].logprob) for place, token in zip(output.logprobs, token_ids, strict=True)]
+    return Answer(
+        token_ids,
+        checked_logp(logp, len(token_ids)),
+        finish_reason(output.finish_reason, token_ids[-1], ask.end_token_ids),
+    )
+
+
+@contextmanager
+def _own_threads_and_seed() -> Iterator[None]:
+    """The engine sets torch's threads and seeds for itself; the trainer keeps its own."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)

@@ -1,0 +1,143 @@
+"""`generation=vllm`: completions sampled by vLLM with the policy's weights.
+
+``VllmGenerator`` decides when the engine gets new weights, what it is asked, and turns its answers into texts and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.training.generation.vllm.ask import Answer, Ask, ask_seed, sampling_parameters
+from maxent_grpo.training.generation.vllm.engine import Engine
+from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, own_prompt_logp, probe_tokens
+from maxent_grpo.training.types.choices import FinishReason
+from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
+from maxent_grpo.training.types.runtime import GenerationSettings
+
+
+@dataclass
+class EngineWeights:
+    """Which of the policy's weights the engine has; one for all random streams that share an engine."""
+
+    engine: Engine
+    snapshots: Snapshots
+    model: PreTrainedModel
+    settings: GenerationSettings
+    version: int | None = None
+    """Optimiser step whose weights the engine has; None before the first."""
+    rollouts_since: int = field(default=0)
+
+    def bring(self, version: int) -> None:
+        """Give the engine the weights as they are after optimiser step ``version``, and check that it computes with them.
+
+        Raises:
+            GenerationError: it did not take them, or computes something else.
+        """
+        if self.version == version:
+            return
+        stats = self.settings.generation_stats
+        try:
+            self.engine.load(self.snapshots.write(version), version)
+            tokens = probe_tokens(self.model)
+            own = own_prompt_logp(self.model, tokens)
+            for where, theirs in self.engine.prompt_logp(tokens).items():
+                check_probe(own, theirs, version, where, next(self.model.parameters()).dtype)
+        except GenerationError:
+            stats["weight_sync_failures"] += 1
+            raise
+        stats["weight_syncs"] += 1
+        self.version = version
+
+
+class VllmGenerator:
+    """Samples completions with vLLM; implements ``GenerationFn``.
+
+    Attributes:
+        policy_version: optimiser step whose weights the trainer has; written by the loop.
+    """
+
+    def __init__(
+        self,
+        weights: EngineWeights,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: GenerationSettings,
+        prompt_cache_get: Callable[[str], PromptCacheEntry],
+        *,
+        seed: int,
+        stream: str,
+        eos_token_ids: Collection[int],
+    ) -> None:
+        """Keep what sampling needs; see ``LocalGenerator`` for the arguments."""
+        self.policy_version = 0
+        self._weights, self._tokenizer, self._settings = weights, tokenizer, settings
+        self._prompt_cache_get = prompt_cache_get
+        self._seed, self._stream = seed, stream
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._rollout = 0
+        self._num_drawn: dict[str, int] = {}
+
+    def begin_rollout(self, index: int) -> None:
+        """Start rollout ``index``, with the policy's weights as they are now when a sync is due."""
+        self._rollout = index
+        self._num_drawn.clear()
+        client = self._settings.vllm
+        if client.sync_weights and (self._weights.version is None or index % client.sync_interval == 0):
+            self._weights.bring(self.policy_version)
+        age = self.policy_version - self._sampled_by
+        if age > client.max_staleness:
+            raise GenerationError(
+                f"rollout {index} would be sampled by the weights of step {self._sampled_by}, {age} steps ago, and "
+                f"generation.vllm.max_staleness={client.max_staleness}: lower generation.vllm.sync_interval or raise max_staleness"
+            )
+
+    @property
+    def _sampled_by(self) -> int:
+        return self._weights.version or 0
+
+    def __call__(
+        self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
+    ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
+        """Sample ``num_samples`` completions for each prompt, or ``per_prompt_counts[i]`` for prompt i; see ``LocalGenerator``.
+
+        Raises:
+            ValueError: the counts do not match the prompts or are negative.
+            DataError: a prompt has no tokens.
+            GenerationError: vLLM did not deliver within its retries.
+        """
+        counts = [num_samples] * len(prompts) if per_prompt_counts is None else per_prompt_counts
+        if len(counts) != len(prompts) or any(count < 0 for count in counts):
+            raise ValueError(f"{len(prompts)} prompts need as many counts, none negative; got {counts}")
+        places = [place for place, count in enumerate(counts) if count > 0]
+        asks = [self._ask(prompts[place], counts[place]) for place in places]
+        texts: list[list[str]] = [[] for _ in prompts]
+        records: list[list[CompletionRecord | None]] = [[] for _ in prompts]
+        for place, ask, answers in zip(places, asks, self._weights.engine.complete(asks, self._sampled_by), strict=True):
+            texts[place] = self._texts(answers)
+            records[place] = [self._record(ask, answer) for answer in answers]
+        return texts, records
+
+    def _ask(self, prompt: str, num_samples: int) -> Ask:
+        row_id = getattr(prompt, "row_id", "")
+        prompt_ids = self._prompt_cache_get(prompt).input_ids
+        if not prompt_ids:
+            raise DataError(f"the prompt of row {row_id!r} has no tokens: there is nothing to continue; drop the row")
+        stream_id = row_id or f"text:{prompt}"
+        first = self._num_drawn.get(stream_id, 0)
+        self._num_drawn[stream_id] = first + num_samples
+        seed = ask_seed(self._seed, self._stream, self._rollout, stream_id, first)
+        parameters = sampling_parameters(self._settings, num_samples, seed, self._eos_token_ids)
+        return Ask(row_id, prompt_ids, num_samples, parameters, self._eos_token_ids)
+
+    def _texts(self, answers: Sequence[Answer]) -> list[str]:
+        visible = [
+            answer.token_ids[:-1] if answer.finish_reason is FinishReason.eos else answer.token_ids
+            for answer in answers
+        ]
+        return self._tokenizer.batch_decode(visible, skip_special_tokens=True)
+
+    def _record(self, ask: Ask, answer: Answer) -> CompletionRecord:
+        return CompletionRecord(ask.row_id, answer.token_ids, answer.logp, answer.finish_reason, self._sampled_by)

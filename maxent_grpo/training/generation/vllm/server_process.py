@@ -1,0 +1,151 @@
+"""A vLLM server of our own: started on loopback with the policy's weights, watched, and always taken down."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm import guard
+
+HOST = "127.0.0.1"
+POLICY_NAME = "policy"
+"""What the served model is called."""
+LOG_LINES_SHOWN = 6
+CLOSE_SECONDS = 2 * guard.GRACE_SECONDS + 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How a server is started."""
+
+    dtype: str
+    max_model_len: int
+    """Longest prompt with its completion [tokens]."""
+    seed: int
+    startup_seconds: float
+    kv_cache_gib: float | None = None
+    """Memory for keys and values on a CPU [GiB]."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that the server takes."""
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = False
+    extra_args: tuple[str, ...] = ()
+    threads: int | None = None
+
+
+def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
+    """The command line of a server; nothing but what it says decides how completions are sampled."""
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(model), "--served-model-name", POLICY_NAME, "--host", HOST, "--port", str(port),
+        "--dtype", options.dtype, "--max-model-len", str(options.max_model_len), "--seed", str(options.seed),
+        # log-probs of the distribution that is sampled, with temperature and truncation
+        "--logprobs-mode", "processed_logprobs",
+        # the folder's recommended temperature and top-k are not ours
+        "--generation-config", "vllm",
+        "--tensor-parallel-size", str(options.tensor_parallel_size),
+    ]  # fmt: skip
+    if options.enforce_eager:
+        command.append("--enforce-eager")
+    if options.gpu_memory_utilization is not None:
+        command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    return [*command, *options.extra_args]
+
+
+def server_environment(options: ServerOptions) -> dict[str, str]:
+    """The environment of a server: ours, with the routes for weights opened and the hub closed."""
+    environment = dict(os.environ) | {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    if options.kv_cache_gib is not None:
+        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{options.kv_cache_gib:g}"
+    if options.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(options.threads)
+    return environment
+
+
+class ServerProcess:
+    """One server. ``url`` is where it listens once it is ready."""
+
+    def __init__(self, model: Path, options: ServerOptions, log: Path) -> None:
+        self._options, self._log = options, log
+        self.port = _free_port()
+        self.url = f"http://{HOST}:{self.port}"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, guard.__file__, *server_command(model, self.port, options)],
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=server_environment(options),
+                start_new_session=True,  # the terminal's signals are for the trainer, which ends the server when it is ready
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def wait_until_ready(self, tell: Callable[[float], None]) -> None:
+        """Wait until the server answers; ``tell`` hears once a second how long it has been [s].
+
+        Raises:
+            GenerationError: it ended, or was not ready in time; the server is gone then.
+        """
+        started = time.monotonic()
+        while True:
+            waited = time.monotonic() - started
+            if not self.is_running:
+                raise GenerationError(f"the vLLM server ended while starting: {self._last_lines()}")
+            if waited > self._options.startup_seconds:
+                self.close()
+                raise GenerationError(
+                    f"the vLLM server was not ready after {waited:.0f} s: see {self._log}, or raise "
+                    "generation.engine.startup_seconds"
+                )
+            if _is_healthy(self.url):
+                return
+            tell(waited)
+            time.sleep(1.0)
+
+    def close(self) -> None:
+        """End the server and everything it started."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _last_lines(self) -> str:
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        errors = [line.strip() for line in text.splitlines() if "Error" in line]
+        last = (errors or [line.strip() for line in text.splitlines() if line.strip()])[-LOG_LINES_SHOWN:]
+        return f"{' | '.join(last[-1:]) or 'it wrote nothing'}; see {self._log}"
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=5).ok
+    except requests.RequestException:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

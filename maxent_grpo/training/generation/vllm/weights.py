@@ -1,0 +1,96 @@
+"""The policy's weights as a folder that vLLM reads, and the check that it computes with what it was given."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.models.adapter import merged_model
+from maxent_grpo.training.forward import evaluation_mode, uncompiled
+
+PROBE_TOKENS = 16
+"""Length of the sequence whose log-probabilities are compared [tokens]."""
+PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Mean difference of log-probabilities that is rounding [nats]."""
+KEPT = 2
+"""Snapshots that stay: the one in use, and the one before it, which a server may still be reading."""
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def snapshot_root(run_dir: Path, chosen: str | None) -> Path:
+    """Where snapshots lie: a chosen folder, memory that this machine's processes share, or the run's folder."""
+    if chosen is not None:
+        return Path(chosen)
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        return SHARED_MEMORY / f"maxent_grpo_{os.getpid()}_{abs(hash(str(run_dir))):x}"
+    return run_dir / "vllm" / "weights"
+
+
+class Snapshots:
+    """Writes the policy into numbered folders, each of which appears whole or not at all."""
+
+    def __init__(self, root: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._root, self._model, self._tokenizer = root, model, tokenizer
+
+    def write(self, version: int) -> Path:
+        """The policy as it is now, an adapter merged into it, as a transformers folder; old ones go."""
+        folder = self._root / f"version_{version}"
+        if folder.exists():
+            return folder
+        working = self._root / f".version_{version}.partial"
+        shutil.rmtree(working, ignore_errors=True)
+        working.mkdir(parents=True)
+        plain = merged_model(self._model, torch.device("cpu"))
+        plain.save_pretrained(working)
+        self._tokenizer.save_pretrained(working)
+        os.rename(working, folder)
+        for old in sorted(self._root.glob("version_*"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return folder
+
+    def any(self) -> Path:
+        """The newest snapshot there is, or a first one, for a server that is given the right one when it is ready."""
+        there = sorted(self._root.glob("version_*"), key=lambda path: path.stat().st_mtime)
+        return there[-1] if there else self.write(0)
+
+    def remove(self) -> None:
+        """Remove every snapshot."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def probe_tokens(model: PreTrainedModel) -> list[int]:
+    """A sequence from all over the vocabulary."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.linspace(0, vocabulary - 1, PROBE_TOKENS + 2)[1:-1].long().tolist()
+
+
+@torch.no_grad()
+def own_prompt_logp(model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:
+    """Log-probability of each token but the first given those before it, at temperature 1 [nats]."""
+    ids = torch.tensor([list(token_ids)], device=next(model.parameters()).device)
+    with evaluation_mode(model), uncompiled(model):
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+    return torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:].unsqueeze(1)).squeeze(1).tolist()
+
+
+def check_probe(own: Sequence[float], theirs: Sequence[float], version: int, where: str, dtype: torch.dtype) -> float:
+    """The mean difference of two sets of log-probabilities of the same tokens [nats].
+
+    Raises:
+        GenerationError: it is more than rounding.
+    """
+    gap = sum(abs(a - b) for a, b in zip(own, theirs, strict=True)) / len(own)
+    if not gap <= PROBE_TOLERANCE[dtype]:
+        mean_own, mean_theirs = sum(own) / len(own), sum(theirs) / len(theirs)
+        raise GenerationError(
+            f"after taking the weights of version {version}, {where} gives a probe of {len(own) + 1} tokens the mean "
+            f"log-probability {mean_theirs:.6f} and the trainer {mean_own:.6f} (mean difference per token {gap:.2g} nats, at most "
+            f"{PROBE_TOLERANCE[dtype]:g}): it computes with other weights or another model, and nothing is trained on its completions"
+        )
+    return gap
