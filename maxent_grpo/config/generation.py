@@ -53,7 +53,7 @@ class VllmEngineConfig:
     """Longest prompt with its completion; null is max_prompt_len + max_completion_len [tokens]."""
     gpu_memory_utilization: float | None = None
     """Share of a GPU's memory that vLLM takes; null is vLLM's own choice, which leaves a trainer on the same GPU little."""
-    kv_cache_gib: float = 1.0
+    kv_cache_gib: int = 1
     """Memory for keys and values on a CPU [GiB]."""
     tensor_parallel_size: int = 1
     """GPUs that one engine is spread over."""

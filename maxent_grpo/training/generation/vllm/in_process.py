@@ -26,7 +26,7 @@ class InProcessEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if options.kv_cache_gib is not None:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = f"{options.kv_cache_gib:g}"
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
         more: dict[str, Any] = {}
         if options.gpu_memory_utilization is not None:
             more["gpu_memory_utilization"] = options.gpu_memory_utilization

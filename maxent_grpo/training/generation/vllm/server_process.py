@@ -32,7 +32,7 @@ class ServerOptions:
     """Longest prompt with its completion [tokens]."""
     seed: int
     startup_seconds: float
-    kv_cache_gib: float | None = None
+    kv_cache_gib: int | None = None
     """Memory for keys and values on a CPU [GiB]."""
     gpu_memory_utilization: float | None = None
     """Share of a GPU's memory that the server takes."""
@@ -70,7 +70,7 @@ def server_environment(options: ServerOptions) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
     }
     if options.kv_cache_gib is not None:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{options.kv_cache_gib:g}"
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
     if options.threads is not None:
         environment["OMP_NUM_THREADS"] = str(options.threads)
     return environment
