@@ -15,7 +15,7 @@ from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
-from maxent_grpo.config.generation import LocalGenerationConfig
+from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig
 from maxent_grpo.config.logging import LoggingConfig
 from maxent_grpo.config.model import HfModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
@@ -63,6 +63,7 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("data", "hub", HubDataConfig),
     ("data", "reasoning_gym", ReasoningGymDataConfig),
     ("generation", "local", LocalGenerationConfig),
+    ("generation", "vllm", VllmGenerationConfig),
     ("scoring", "grpo", GrpoScoringConfig),
     ("scoring", "dr_grpo", DrGrpoScoringConfig),
     ("scoring", "maxent", MaxEntScoringConfig),

@@ -9,8 +9,12 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.training.generation.local import LocalGenerator
+from maxent_grpo.training.generation.vllm.sampler import EngineWeights, VllmGenerator
 from maxent_grpo.training.scoring.policy import SampledDistribution
 from maxent_grpo.training.types.runtime import GenerationSettings, RuntimeHandles
+
+TRAIN = "train"
+"""The random stream of training's rollouts."""
 
 
 def sampled_distribution(runtime: RuntimeHandles, generation: GenerationSettings) -> SampledDistribution:
@@ -43,6 +47,18 @@ def local_generator(runtime: RuntimeHandles, settings: GenerationSettings, seed:
         pad_token_id=pad_token_id(runtime.tokenizer),
         eos_token_ids=_end_tokens(runtime),
     )
+
+
+def vllm_generator(
+    weights: EngineWeights, runtime: RuntimeHandles, settings: GenerationSettings, seed: int, stream: str
+) -> VllmGenerator:
+    """A sampler of the policy through vLLM with the random numbers of that seed and name."""
+    lookup = runtime.prompt_cache_get
+    assert lookup is not None
+    return VllmGenerator(
+        weights, runtime.tokenizer, settings, lookup, seed=seed, stream=stream, eos_token_ids=_end_tokens(runtime),
+        sync_interval=settings.vllm.sync_interval if stream == TRAIN else 1,
+    )  # fmt: skip
 
 
 def pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -8,7 +8,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import EvaluationConfig
-from maxent_grpo.config.generation import ANSWER_ALPHABET, GenerationConfig, LocalGenerationConfig
+from maxent_grpo.config.generation import (
+    ANSWER_ALPHABET,
+    GenerationConfig,
+    LocalGenerationConfig,
+    VllmGenerationConfig,
+    VllmMode,
+)
 from maxent_grpo.config.resolve import resolve_score_mode
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import ConfigError
@@ -31,8 +37,9 @@ def generation_settings(
         max_completion_len=config.max_completion_len,
         gen_temperature=config.temperature,
         gen_top_p=config.top_p,
-        use_vllm=not isinstance(config, LocalGenerationConfig),
-        vllm=VLLMClientConfig(),
+        use_vllm=isinstance(config, VllmGenerationConfig),
+        vllm=config.vllm if isinstance(config, VllmGenerationConfig) else VLLMClientConfig(),
+        vllm_mode=config.vllm_mode.value if isinstance(config, VllmGenerationConfig) else VllmMode.server.value,
         penalty=config.penalty,
         num_generations=config.num_generations,
         max_retry_rounds=config.max_retry_rounds,

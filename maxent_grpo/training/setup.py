@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -46,7 +45,7 @@ from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
-from maxent_grpo.training.evaluation.build import EvaluationParts, build_validation
+from maxent_grpo.training.evaluation.build import EvaluationParts, MakeGenerator, build_validation
 from maxent_grpo.training.experience import Experience, build_experience, prompts_per_rollout
 from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_training
 from maxent_grpo.training.meta.build import install_meta
@@ -68,7 +67,8 @@ from maxent_grpo.training.prepared_rows import (
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
-from maxent_grpo.training.samplers import local_generator, sampled_distribution
+from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
+from maxent_grpo.training.sampling_engine import sampling_engine
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
@@ -140,24 +140,26 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     start_warm(config, task, loaded, handles)
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
-    ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
-    parts = _loop_parts(config, ctx, resources, train)
-    parts.until = until
-    install_meta(
-        config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
-        generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
-    )  # fmt: skip
-    register_state(ctx, parts, getattr(task, "fingerprint", ""))
-    if resume is not None:
-        restore(ctx, parts, resume)
-    elif config.controller.paths.resume_from is not None:
-        has_reference = ctx.runtime.reference_model is not None
-        take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
-    write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    known = facts(config, accelerator, task, loaded, train, held_out)
-    write_data_facts(handles.run_dir, known["data"])
-    handles.write_note(startup_summary(config, known))
-    result = run_training(ctx, resources, parts)
+    ctx = _context(config, accelerator, task, loaded, train, held_out, handles)
+    with sampling_engine(config, ctx.runtime, ctx.generation, handles) as make_generator:
+        resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
+        parts = _loop_parts(config, ctx, resources, train)
+        parts.until = until
+        install_meta(
+            config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
+            generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
+        )  # fmt: skip
+        register_state(ctx, parts, getattr(task, "fingerprint", ""))
+        if resume is not None:
+            restore(ctx, parts, resume)
+        elif config.controller.paths.resume_from is not None:
+            has_reference = ctx.runtime.reference_model is not None
+            take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
+        write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
+        known = facts(config, accelerator, task, loaded, train, held_out)
+        write_data_facts(handles.run_dir, known["data"])
+        handles.write_note(startup_summary(config, known))
+        result = run_training(ctx, resources, parts)
     if config.checkpoint.final_model and until is None:
         handles.flush()  # the model card is made from the record
         write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
@@ -199,7 +201,7 @@ def start_warm(config: RootConfig, task: Task, loaded: LoadedModel, handles: Log
     )
 
 
-def _assemble(
+def _context(
     config: RootConfig,
     accelerator: Accelerator,
     task: Task,
@@ -207,8 +209,8 @@ def _assemble(
     train: RenderedRows,
     held_out: RenderedRows,
     handles: LoggingHandles,
-) -> tuple[TrainingLoopContext, StepResources]:
-    """Settings and handles of the whole job, and what a step calls."""
+) -> TrainingLoopContext:
+    """Settings and handles of the whole job."""
     generation = generation_settings(config.generation, loaded.tokenizer, task.answer_alphabet)
     scoring = scoring_settings(
         config.scoring, max_completion_len=generation.max_completion_len, reference=reference_source(config)
@@ -256,14 +258,13 @@ def _assemble(
         scoring=scoring,
         controller=config.controller.paths,
     )
-    ctx = TrainingLoopContext(
+    return TrainingLoopContext(
         runtime=runtime,
         reward=rewards,
         settings=settings,
         logging=handles,
         training_args=config_tree(config),
     )
-    return ctx, _resources(config, ctx, task, row_renderer(config, loaded))
 
 
 def _resources(
@@ -271,6 +272,7 @@ def _resources(
     ctx: TrainingLoopContext,
     task: Task,
     render: Render,
+    make_generator: MakeGenerator,
 ) -> StepResources:
     scoring, generation = ctx.scoring, ctx.generation
     scorer = TokenScorer(
@@ -284,12 +286,12 @@ def _resources(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
     )
     lent = EvaluationParts(
-        task, task.eval_rows, render, partial(local_generator, ctx.runtime), scorer,
+        task, task.eval_rows, render, make_generator, scorer,
         ctx.runtime, ctx.reward, generation, ctx.evaluation, scoring, ctx.logging, ctx.eval_reward,
         TrainerState(max_steps=ctx.optimization.schedule.total_training_steps),
     )  # fmt: skip
     return StepResources(
-        generator=local_generator(ctx.runtime, generation, config.seed, "train"),
+        generator=make_generator(generation, config.seed, TRAIN),
         validation_ctx=build_validation(config.evaluation, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
             scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len

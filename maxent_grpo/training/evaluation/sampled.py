@@ -88,6 +88,7 @@ def sample_rows(
     settings, threshold = ctx.evaluation, ctx.scoring.weighting.right_threshold
     sampling = replace(ctx.generation, num_generations=num_samples)
     if isinstance(generator, VersionedSampler):
+        generator.policy_version = ctx.state.global_step
         generator.begin_rollout(rollout)
     evaluated: list[EvaluatedRow] = []
     for at in range(0, len(rows), settings.batch_size):

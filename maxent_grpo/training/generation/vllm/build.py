@@ -80,9 +80,7 @@ def _servers(
 class _Launched:
     """The server that this run started, started anew when it has ended."""
 
-    def __init__(
-        self, snapshots: Snapshots, options: ServerOptions, log: Path, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, snapshots: Snapshots, options: ServerOptions, log: Path, note: Callable[[str], None]) -> None:
         self._snapshots, self._options, self._log, self._note = snapshots, options, log, note
         self._process: ServerProcess | None = None
 

@@ -62,6 +62,9 @@ class HttpEngine:
         self._pool = ThreadPoolExecutor(max_workers=max_in_flight, thread_name_prefix="vllm")
         self._choosing, self._counting = threading.Lock(), threading.Lock()
         self._weights: tuple[Path, int] | None = None
+        # a joined server may still say a step of another run
+        self._run = uuid4().hex[:8]
+        self._last_warning = ""
         self._close = close
 
     def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
@@ -102,7 +105,12 @@ class HttpEngine:
         return self._with_retries(attempt, f"the completions of row {ask.row_id!r}")
 
     def _completion_request(self, ask: Ask) -> dict[str, Any]:
-        request = {"model": self._model_name, "prompt": list(ask.prompt_ids), "return_token_ids": True, **ask.parameters}
+        request = {
+            "model": self._model_name,
+            "prompt": list(ask.prompt_ids),
+            "return_token_ids": True,
+            **ask.parameters,
+        }
         if self._client.request_id_prefix is not None:
             request["request_id"] = f"{self._client.request_id_prefix}{uuid4().hex}"
         return request
@@ -126,13 +134,17 @@ class HttpEngine:
 
     def _has_version(self, server: Server, version: int) -> bool:
         """Whether the server has those weights; not asked of servers that are never given any."""
-        return not self._client.sync_weights or self._version(server) == str(version)
+        return not self._client.sync_weights or self._version(server) == self._named(version)
 
     def _version(self, server: Server) -> str:
         body = self._get(server, "/weight_info")
         if not isinstance(body, dict) or "weight_version" not in body:
             raise BadAnswerError("the server does not say which weights it has")
         return str(body["weight_version"])
+
+    def _named(self, version: int) -> str:
+        """What a server calls the weights of that version."""
+        return f"{self._run}-{version}"
 
     def _load_again(self, server: Server, version: int) -> None:
         with server.lock:
@@ -154,11 +166,9 @@ class HttpEngine:
         self._post(server, "/pause?mode=wait", None)
         try:
             self._post(server, "/update_weight_version", {"new_version": "loading"})
-            self._post(
-                server, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-            )
+            self._post(server, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
             self._post(server, "/reset_prefix_cache", None)
-            self._post(server, "/update_weight_version", {"new_version": str(version)})
+            self._post(server, "/update_weight_version", {"new_version": self._named(version)})
         finally:
             self._post(server, "/resume", None)
         server.loaded = version
@@ -177,13 +187,13 @@ class HttpEngine:
                 return attempt(server)
             except (requests.RequestException, BadAnswerError) as error:
                 self._count_failure()
-                reason = f"{server.url}: {_short(error)}"
+                reason = f"{server.url}: {_said(error)}"
                 if failures == client.max_retries:
                     raise GenerationError(
                         f"vLLM did not deliver {what}: {failures + 1} attempts failed, the last at {reason}. See the server's "
                         "log; generation.vllm.max_retries and generation.vllm.timeout set how long it is tried"
                     ) from error
-                logger.warning("vLLM did not deliver %s (%s); trying again in %.1f s", what, reason, pause)
+                self._warn_once(reason, pause)
                 time.sleep(pause)
                 pause *= client.backoff_multiplier
                 self._revive(server)
@@ -191,6 +201,13 @@ class HttpEngine:
                 if only is None:
                     self._give_back(server)
         raise AssertionError("the loop returns or raises")
+
+    def _warn_once(self, reason: str, pause: float) -> None:
+        """One line for a fault that many requests meet at the same time."""
+        with self._counting:
+            is_new, self._last_warning = reason != self._last_warning, reason
+        if is_new:
+            logger.warning("vLLM failed (%s); trying again after %.1f s", reason, pause)
 
     def _revive(self, server: Server) -> None:
         if server.restart is None:
@@ -234,6 +251,9 @@ def _read(response: requests.Response) -> Any:
         raise BadAnswerError("the answer is not JSON") from error
 
 
-def _short(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:TEXT_SHOWN] if lines else ''}"
+def _said(error: Exception) -> str:
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection, or it broke off"
+    return str(error).splitlines()[0][:TEXT_SHOWN]

@@ -27,7 +27,9 @@ class InProcessEngine:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if options.kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"dtype": options.dtype}
+        if options.on_cpu:
+            more |= {"enable_chunked_prefill": False, "max_num_batched_tokens": options.prefill_tokens}
         if options.gpu_memory_utilization is not None:
             more["gpu_memory_utilization"] = options.gpu_memory_utilization
         with _own_threads_and_seed():
@@ -35,7 +37,6 @@ class InProcessEngine:
 
             self._llm: Any = LLM(
                 str(model),
-                dtype=options.dtype,
                 max_model_len=options.max_model_len,
                 seed=options.seed,
                 enforce_eager=options.enforce_eager,
@@ -94,9 +95,7 @@ class InProcessEngine:
             asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
             output = self._llm.generate([{"prompt_token_ids": list(token_ids)}], asked, use_tqdm=False)[0]
         given = output.prompt_logprobs[1:]
-        return {
-            HERE: [float(place[token].logprob) for place, token in zip(given, token_ids[1:], strict=True)]
-        }
+        return {HERE: [float(place[token].logprob) for place, token in zip(given, token_ids[1:], strict=True)]}
 
     def close(self) -> None:
         """Let go of the engine and its memory."""

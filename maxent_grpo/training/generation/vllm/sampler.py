@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.training.generation.texts import completion_texts
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, ask_seed, sampling_parameters
 from maxent_grpo.training.generation.vllm.engine import Engine
 from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, own_prompt_logp, probe_tokens
-from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
 
@@ -29,7 +29,11 @@ class EngineWeights:
     settings: GenerationSettings
     version: int | None = None
     """Optimiser step whose weights the engine has; None before the first."""
-    rollouts_since: int = field(default=0)
+
+    def close(self) -> None:
+        """Stop what was started, and remove the snapshots."""
+        self.engine.close()
+        self.snapshots.remove()
 
     def bring(self, version: int) -> None:
         """Give the engine the weights as they are after optimiser step ``version``, and check that it computes with them.
@@ -70,13 +74,19 @@ class VllmGenerator:
         seed: int,
         stream: str,
         eos_token_ids: Collection[int],
+        sync_interval: int,
     ) -> None:
-        """Keep what sampling needs; see ``LocalGenerator`` for the arguments."""
+        """Keep what sampling needs; see ``LocalGenerator`` for the arguments.
+
+        ``sync_interval``: bring new weights before every n-th rollout [rollouts]; evaluations take them each time.
+        """
         self.policy_version = 0
         self._weights, self._tokenizer, self._settings = weights, tokenizer, settings
         self._prompt_cache_get = prompt_cache_get
         self._seed, self._stream = seed, stream
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._sync_interval = sync_interval
+        self._stops = settings.gen_stop_sequences or settings.vllm.stop_sequences or []
         self._rollout = 0
         self._num_drawn: dict[str, int] = {}
 
@@ -85,7 +95,7 @@ class VllmGenerator:
         self._rollout = index
         self._num_drawn.clear()
         client = self._settings.vllm
-        if client.sync_weights and (self._weights.version is None or index % client.sync_interval == 0):
+        if client.sync_weights and (self._weights.version is None or index % self._sync_interval == 0):
             self._weights.bring(self.policy_version)
         age = self.policy_version - self._sampled_by
         if age > client.max_staleness:
@@ -115,7 +125,9 @@ class VllmGenerator:
         asks = [self._ask(prompts[place], counts[place]) for place in places]
         texts: list[list[str]] = [[] for _ in prompts]
         records: list[list[CompletionRecord | None]] = [[] for _ in prompts]
-        for place, ask, answers in zip(places, asks, self._weights.engine.complete(asks, self._sampled_by), strict=True):
+        for place, ask, answers in zip(
+            places, asks, self._weights.engine.complete(asks, self._sampled_by), strict=True
+        ):
             texts[place] = self._texts(answers)
             records[place] = [self._record(ask, answer) for answer in answers]
         return texts, records
@@ -133,11 +145,9 @@ class VllmGenerator:
         return Ask(row_id, prompt_ids, num_samples, parameters, self._eos_token_ids)
 
     def _texts(self, answers: Sequence[Answer]) -> list[str]:
-        visible = [
-            answer.token_ids[:-1] if answer.finish_reason is FinishReason.eos else answer.token_ids
-            for answer in answers
-        ]
-        return self._tokenizer.batch_decode(visible, skip_special_tokens=True)
+        return completion_texts(
+            self._tokenizer, [(answer.token_ids, answer.finish_reason) for answer in answers], self._stops
+        )
 
     def _record(self, ask: Ask, answer: Answer) -> CompletionRecord:
         return CompletionRecord(ask.row_id, answer.token_ids, answer.logp, answer.finish_reason, self._sampled_by)

@@ -19,7 +19,7 @@ from maxent_grpo.training.generation.vllm import guard
 HOST = "127.0.0.1"
 POLICY_NAME = "policy"
 """What the served model is called."""
-LOG_LINES_SHOWN = 6
+PREFILL_TOKENS = 8192
 CLOSE_SECONDS = 2 * guard.GRACE_SECONDS + 5
 
 
@@ -41,6 +41,17 @@ class ServerOptions:
     extra_args: tuple[str, ...] = ()
     threads: int | None = None
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on a CPU. A prompt is then never run in parts: vLLM 0.32 steps a seeded request's generator
+        back after each part, which generators of the CPU cannot do, and its engine dies of it."""
+        return self.kv_cache_gib is not None
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens run at a time where prompts are not cut."""
+        return max(PREFILL_TOKENS, self.max_model_len)
+
 
 def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
     """The command line of a server; nothing but what it says decides how completions are sampled."""
@@ -54,6 +65,8 @@ def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
         "--generation-config", "vllm",
         "--tensor-parallel-size", str(options.tensor_parallel_size),
     ]  # fmt: skip
+    if options.on_cpu:
+        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(options.prefill_tokens)]
     if options.enforce_eager:
         command.append("--enforce-eager")
     if options.gpu_memory_utilization is not None:
@@ -134,8 +147,8 @@ class ServerProcess:
     def _last_lines(self) -> str:
         text = self._log.read_text(encoding="utf-8", errors="replace")
         errors = [line.strip() for line in text.splitlines() if "Error" in line]
-        last = (errors or [line.strip() for line in text.splitlines() if line.strip()])[-LOG_LINES_SHOWN:]
-        return f"{' | '.join(last[-1:]) or 'it wrote nothing'}; see {self._log}"
+        last = errors or [line.strip() for line in text.splitlines() if line.strip()] or ["it wrote nothing"]
+        return f"{last[-1]}; see {self._log}"
 
 
 def _is_healthy(url: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,14 +42,13 @@ class Snapshots:
     def write(self, version: int) -> Path:
         """The policy as it is now, an adapter merged into it, as a transformers folder; old ones go."""
         folder = self._root / f"version_{version}"
-        if folder.exists():
-            return folder
         working = self._root / f".version_{version}.partial"
         shutil.rmtree(working, ignore_errors=True)
         working.mkdir(parents=True)
         plain = merged_model(self._model, torch.device("cpu"))
         plain.save_pretrained(working)
         self._tokenizer.save_pretrained(working)
+        shutil.rmtree(folder, ignore_errors=True)
         os.rename(working, folder)
         for old in sorted(self._root.glob("version_*"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
@@ -66,7 +66,7 @@ class Snapshots:
 
 def probe_tokens(model: PreTrainedModel) -> list[int]:
     """A sequence from all over the vocabulary."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue]
+    vocabulary = cast(torch.Tensor, model.get_input_embeddings().weight).shape[0]
     return torch.linspace(0, vocabulary - 1, PROBE_TOKENS + 2)[1:-1].long().tolist()
 
 
