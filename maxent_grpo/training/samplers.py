@@ -58,6 +58,7 @@ def vllm_generator(
     return VllmGenerator(
         weights, runtime.tokenizer, settings, lookup, seed=seed, stream=stream, eos_token_ids=_end_tokens(runtime),
         sync_interval=settings.vllm.sync_interval if stream == TRAIN else 1,
+        local=local_generator(runtime, settings, seed, f"{stream}/local") if settings.vllm.backfill_local else None,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from maxent_grpo.config.generation import VllmGenerationConfig
 from maxent_grpo.config.resolve import longest_sequence
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.evaluation.build import MakeGenerator
 from maxent_grpo.training.generation.vllm.server_process import ServerOptions
 from maxent_grpo.training.samplers import local_generator, vllm_generator
@@ -25,11 +26,13 @@ def sampling_engine(
     """A maker of samplers for the time of the block; a vLLM that was started for it is stopped at the end, however that comes.
 
     Raises:
+        ConfigError: vLLM cannot be used so by this process.
         GenerationError: no vLLM answers, or it did not start.
     """
     if not isinstance(config.generation, VllmGenerationConfig):
         yield partial(local_generator, runtime)
         return
+    _require_possible(config, runtime)
     # vLLM takes a while to import and is not needed otherwise
     from maxent_grpo.training.generation.vllm.build import start_engine
 
@@ -48,6 +51,26 @@ def sampling_engine(
         yield partial(vllm_generator, weights, runtime)
     finally:
         weights.close()
+
+
+def _require_possible(config: RootConfig, runtime: RuntimeHandles) -> None:
+    """What only the process knows.
+
+    Raises:
+        ConfigError: vLLM cannot be used so by this process.
+    """
+    assert isinstance(config.generation, VllmGenerationConfig)
+    processes = runtime.accelerator.num_processes
+    if processes > 1:
+        raise ConfigError(
+            f"generation=vllm: this run has {processes} processes, each of which would bring its weights to the servers on its "
+            "own; train in one process, with as many servers as there are GPUs for them, or use generation=local"
+        )
+    if config.generation.engine.sleep and runtime.device.type == "cpu":
+        raise ConfigError(
+            "generation.engine.sleep=true: sleeping gives back the memory of a GPU, and this run computes on a CPU; write "
+            "generation.engine.sleep=false"
+        )
 
 
 def server_options(config: RootConfig, runtime: RuntimeHandles) -> ServerOptions:

@@ -19,7 +19,7 @@ from maxent_grpo.config.resolve import resolve_score_mode
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.choices import BehaviorSource, EntropyMode, ReferenceSource
-from maxent_grpo.training.types.generation import VLLMClientConfig
+from maxent_grpo.training.types.generation import GenerationPenaltyConfig, VLLMClientConfig
 from maxent_grpo.training.types.runtime import (
     BatchingSettings,
     EvaluationSettings,
@@ -31,20 +31,41 @@ from maxent_grpo.training.types.runtime import (
 def generation_settings(
     config: GenerationConfig, tokenizer: PreTrainedTokenizerBase | None, answer_alphabet: str | None
 ) -> GenerationSettings:
-    """Sampling settings; the allowed tokens become ids, for which a tokenizer is needed only where there are some."""
+    """Sampling settings; the allowed tokens become ids, for which a tokenizer is needed only where there are some.
+
+    A control that is set in ``penalty`` wins over the same one in ``vllm``, and so does ``vllm.rounds_cfg`` over
+    ``max_retry_rounds``.
+    """
+    client = config.vllm if isinstance(config, VllmGenerationConfig) else VLLMClientConfig()
     return GenerationSettings(
         max_prompt_len=config.max_prompt_len,
         max_completion_len=config.max_completion_len,
         gen_temperature=config.temperature,
         gen_top_p=config.top_p,
         use_vllm=isinstance(config, VllmGenerationConfig),
-        vllm=config.vllm if isinstance(config, VllmGenerationConfig) else VLLMClientConfig(),
+        vllm=client,
         vllm_mode=config.vllm_mode.value if isinstance(config, VllmGenerationConfig) else VllmMode.server.value,
-        penalty=config.penalty,
+        penalty=_with_client(config.penalty, client),
         num_generations=config.num_generations,
-        max_retry_rounds=config.max_retry_rounds,
+        max_retry_rounds=client.rounds_cfg or config.max_retry_rounds,
         allowed_token_ids=allowed_token_ids(config.allowed_tokens, tokenizer, answer_alphabet),
         batch_size=config.batch_size if isinstance(config, LocalGenerationConfig) else 0,
+    )
+
+
+def _with_client(penalty: GenerationPenaltyConfig, client: VLLMClientConfig) -> GenerationPenaltyConfig:
+    """The controls with those of the client where there are none, so that sampling and scoring read one value."""
+    return replace(
+        penalty,
+        gen_top_k=client.top_k if penalty.gen_top_k is None else penalty.gen_top_k,
+        gen_best_of=client.best_of if penalty.gen_best_of is None else penalty.gen_best_of,
+        gen_frequency_penalty=client.frequency_penalty
+        if penalty.gen_frequency_penalty is None
+        else penalty.gen_frequency_penalty,
+        gen_presence_penalty=client.presence_penalty
+        if penalty.gen_presence_penalty is None
+        else penalty.gen_presence_penalty,
+        gen_stop_sequences=client.stop_sequences if penalty.gen_stop_sequences is None else penalty.gen_stop_sequences,
     )
 
 

@@ -7,6 +7,7 @@ that did not go smoothly. Groups are only ever identified by the row that their 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from maxent_grpo.training.generation.helpers import (
     truncate_to_expected_counts,
 )
 from maxent_grpo.training.types.rewards import GenerationBatch
-from maxent_grpo.training.types.runtime import GenerationFn, GenerationSettings
+from maxent_grpo.training.types.runtime import BackfillingSampler, GenerationFn, GenerationSettings
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ def collect_rollout(
 ) -> GenerationBatch:
     """Sample ``settings.num_generations`` completions for each row; only complete groups are returned.
 
-    Prompts that come back short are asked again for what they miss; groups that stay empty or incomplete are dropped. The
+    Prompts that come back short are asked again for what they miss, and under ``vllm.backfill_local`` the trainer's own model
+    samples what is missing after that; groups that stay empty or incomplete are dropped. The
     kept prompts are the rows' own ``RowPrompt`` objects, in the order of the rows, so ``prompt.row_id`` names the row.
     Adds to ``settings.generation_stats``: ``partial_prompts`` (prompts short at the first answer), ``retry_rounds`` (the
     same on every process), ``excess_completions`` (trimmed) and ``dropped_prompts``.
@@ -96,12 +98,17 @@ def _sample_all(
         prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[Completions, Metadata | None]:
         stats["retry_rounds"] += 1
+        if settings.use_vllm and prompts:
+            time.sleep(settings.vllm.retry_sleep)
         return aligned(prompts, num_samples, per_prompt_counts)
 
     state = AggregatedGenerationState(*seed_generation_groups(len(prompts), *aligned(prompts, expected)))
     stats["partial_prompts"] += len(pending_generation_indices(state.completions, expected))
     limit = determine_retry_limit(expected, settings.max_retry_rounds)
-    return retry_incomplete_prompts(prompts, counted, expected, state, limit, agree=agree)
+    state = retry_incomplete_prompts(prompts, counted, expected, state, limit, agree=agree)
+    if settings.vllm.backfill_local and isinstance(generator, BackfillingSampler):
+        retry_incomplete_prompts(prompts, _aligned(generator.backfill), expected, state, 1, agree=agree)
+    return state
 
 
 def _aligned(generator: GenerationFn) -> GenerationFn:

@@ -135,6 +135,7 @@ GENERATION_COUNTERS = (
     "dropped_prompts",
     "excess_completions",
     "failed_requests",
+    "backfilled_completions",
     "weight_syncs",
     "weight_sync_failures",
 )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from maxent_grpo.training.method import Method
     from maxent_grpo.training.scoring.policy import TokenScorer
     from maxent_grpo.training.types.logging import LoggingHandles
-    from maxent_grpo.training.types.rewards import PromptCacheEntry, ValidationContext
+    from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry, ValidationContext
     from maxent_grpo.training.types.weighting import WeightingSettings
 
 
@@ -72,6 +72,17 @@ class VersionedSampler(Protocol):
 
     def begin_rollout(self, index: int) -> None:
         """Start rollout ``index``; the same index draws the same samples again."""
+        ...
+
+
+@runtime_checkable
+class BackfillingSampler(Protocol):
+    """A sampler that asks elsewhere and can sample here what does not come from there."""
+
+    def backfill(
+        self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
+    ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
+        """The same as a call of the sampler, by the trainer's own model."""
         ...
 
 

@@ -56,8 +56,7 @@ def sampling_parameters(
 ) -> dict[str, Any]:
     """The engine's sampling parameters under its own names, which the server's completion requests share.
 
-    A penalty that is set in ``penalty`` wins over the same one in ``vllm``. End tokens are named, and the engine's own are
-    ignored, so that it ends exactly where scoring says that a completion ends.
+    End tokens are named, and the engine's own are ignored, so that it ends exactly where scoring says that a completion ends.
     """
     client = settings.vllm
     parameters: dict[str, Any] = {
@@ -68,16 +67,15 @@ def sampling_parameters(
         "seed": seed,
         "ignore_eos": True,
         "stop_token_ids": sorted(end_token_ids),
-        "top_k": _first(settings.gen_top_k, client.top_k, 0),
-        "min_p": _first(settings.gen_min_p, 0.0),
-        "presence_penalty": _first(settings.gen_presence_penalty, client.presence_penalty, 0.0),
-        "frequency_penalty": _first(settings.gen_frequency_penalty, client.frequency_penalty, 0.0),
-        "repetition_penalty": _first(settings.gen_repetition_penalty, 1.0),
+        "top_k": settings.gen_top_k or 0,
+        "min_p": settings.gen_min_p or 0.0,
+        "presence_penalty": settings.gen_presence_penalty or 0.0,
+        "frequency_penalty": settings.gen_frequency_penalty or 0.0,
+        "repetition_penalty": settings.gen_repetition_penalty or 1.0,
         "skip_special_tokens": False,
     }
-    stops = _first(settings.gen_stop_sequences, client.stop_sequences)
-    if stops:
-        parameters["stop"] = list(stops)
+    if settings.gen_stop_sequences:
+        parameters["stop"] = list(settings.gen_stop_sequences)
     if client.request_logprobs:
         parameters["logprobs"] = 0  # of the sampled token alone
     if settings.allowed_token_ids is not None:
@@ -155,7 +153,3 @@ def finish_reason(reason: object, last_token: int, end_token_ids: Collection[int
     if reason == "length":
         return FinishReason.length
     raise BadAnswerError(f"a completion ended for the reason {reason!r}")
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)

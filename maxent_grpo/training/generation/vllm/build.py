@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from maxent_grpo.training.generation.vllm.sampler import EngineWeights
 from maxent_grpo.training.generation.vllm.server_process import POLICY_NAME, ServerOptions, ServerProcess
 from maxent_grpo.training.generation.vllm.weights import Snapshots, snapshot_root
 from maxent_grpo.training.types.runtime import GenerationSettings
-
-logger = logging.getLogger(__name__)
 
 LOG = Path("vllm") / "server.log"
 FIRST = 0
@@ -83,25 +80,28 @@ class _Launched:
     def __init__(self, snapshots: Snapshots, options: ServerOptions, log: Path, note: Callable[[str], None]) -> None:
         self._snapshots, self._options, self._log, self._note = snapshots, options, log, note
         self._process: ServerProcess | None = None
+        self._is_closed = False
 
     def start(self) -> str:
-        """Where the server listens, which is started if it is not running."""
-        if self._process is not None and self._process.is_running:
+        """Where the server listens, which is started if it is not running or does not answer."""
+        if self._process is not None and self._process.is_running and self._process.is_healthy:
             return self._process.url
+        if self._is_closed:
+            raise GenerationError("the vLLM server was stopped, since the run is ending")
         again = self._process is not None
-        self.close()
+        if self._process is not None:
+            self._process.close()
         self._note(f"vLLM: starting a server{' anew' if again else ''}, its log is {self._log}")
         self._process = ServerProcess(self._snapshots.any(), self._options, self._log)
-        self._process.wait_until_ready(self._tell)
+        if self._is_closed:
+            self._process.close()
+        self._process.wait_until_ready(self._note)
         return self._process.url
 
     def close(self) -> None:
+        self._is_closed = True
         if self._process is not None:
             self._process.close()
-
-    def _tell(self, seconds: float) -> None:
-        if seconds and round(seconds) % 15 == 0:
-            logger.info("vLLM: waiting for the server, %.0f s", seconds)
 
 
 def _served_name(url: str, timeout: float) -> str:

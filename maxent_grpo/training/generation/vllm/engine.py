@@ -12,8 +12,11 @@ from maxent_grpo.training.generation.vllm.ask import Answer, Ask
 class Engine(Protocol):
     """A running vLLM. Every call either does what it says or raises; what raises ``GenerationError`` was tried often enough."""
 
-    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
-        """The completions of each ask, made by weights of that version and no other."""
+    def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
+        """The completions of each ask, made by weights of that version and no other.
+
+        ``partly`` gives None where an ask was tried often enough, and for all that wait behind it, instead of raising.
+        """
         ...
 
     def load(self, folder: Path, version: int) -> None:

@@ -1,6 +1,6 @@
-"""Keeps a server no longer than the process that wants it: run as a script, with the standard library alone.
+"""Keeps a server, or a folder, no longer than the process that wants it: run as a script, with the standard library alone.
 
-The guard starts the server in a process group of its own and waits. When its standard input closes, which happens however the
+Given ``--remove FOLDER`` it waits until its standard input closes and removes the folder. Otherwise the guard starts the server in a process group of its own and waits. When its standard input closes, which happens however the
 parent ends, the whole group is ended: by SIGTERM, and after a grace by SIGKILL. It ends with the server's exit status.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,18 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 
 
+REMOVE = "--remove"
+
+
 def main(command: list[str]) -> int:
     """Run ``command`` until it ends or the parent is gone."""
     # signals that a terminal sends to the whole job reach the parent, which closes the pipe when it is ready
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if command[0] == REMOVE:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        shutil.rmtree(command[1], ignore_errors=True)
+        return 0
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     while server.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,12 @@ class Server:
     url: str
     num_running: int = 0
     """Requests that it has been sent and has not answered."""
+    num_failed: int = 0
+    """Requests that failed since it was last given weights: while others do better it is asked less."""
     restart: Callable[[], str] | None = None
     """Starts it anew if it has ended and returns where it listens; None for a server that is not ours."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is given weights or started."""
-    loaded: int | None = None
-    """Version of the weights it was last given."""
 
 
 class HttpEngine:
@@ -66,15 +65,24 @@ class HttpEngine:
         self._run = uuid4().hex[:8]
         self._last_warning = ""
         self._close = close
+        self._is_closed = threading.Event()
 
-    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
+    def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask, in order; see ``Engine``."""
         pending = [self._pool.submit(self._complete_one, ask, version) for ask in asks]
+        given: list[list[Answer] | None] = []
         try:
-            return [future.result() for future in pending]
-        finally:
             for future in pending:
-                future.cancel()
+                try:
+                    given.append(future.result())
+                except (GenerationError, CancelledError) as error:
+                    if not partly or isinstance(error, RefusedError):
+                        raise
+                    given.append(None)
+                    _cancel(pending)
+            return given
+        finally:
+            _cancel(pending)
 
     def load(self, folder: Path, version: int) -> None:
         """Give every server the weights, all or none at a time; see ``Engine``."""
@@ -88,6 +96,7 @@ class HttpEngine:
 
     def close(self) -> None:
         """Stop asking, and the servers that were started here."""
+        self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._close()
 
@@ -171,7 +180,7 @@ class HttpEngine:
             self._post(server, "/update_weight_version", {"new_version": self._named(version)})
         finally:
             self._post(server, "/resume", None)
-        server.loaded = version
+        server.num_failed = 0
 
     def _with_retries(self, attempt: Callable[[Server], Any], what: str, only: Server | None = None) -> Any:
         """``attempt`` with the least busy server, again after a growing pause while that may help.
@@ -186,7 +195,7 @@ class HttpEngine:
             try:
                 return attempt(server)
             except (requests.RequestException, BadAnswerError) as error:
-                self._count_failure()
+                self._count_failure(server)
                 reason = f"{server.url}: {_said(error)}"
                 if failures == client.max_retries:
                     raise GenerationError(
@@ -194,7 +203,8 @@ class HttpEngine:
                         "log; generation.vllm.max_retries and generation.vllm.timeout set how long it is tried"
                     ) from error
                 self._warn_once(reason, pause)
-                time.sleep(pause)
+                if self._is_closed.wait(pause):
+                    raise GenerationError(f"vLLM did not deliver {what}: the run is ending") from error
                 pause *= client.backoff_multiplier
                 self._revive(server)
             finally:
@@ -217,7 +227,7 @@ class HttpEngine:
 
     def _take(self) -> Server:
         with self._choosing:
-            server = min(self._servers, key=lambda server: server.num_running)
+            server = min(self._servers, key=lambda server: (server.num_failed, server.num_running))
             server.num_running += 1
             return server
 
@@ -225,8 +235,9 @@ class HttpEngine:
         with self._choosing:
             server.num_running -= 1
 
-    def _count_failure(self) -> None:
+    def _count_failure(self, server: Server) -> None:
         with self._counting:
+            server.num_failed += 1
             self._stats["failed_requests"] += 1
 
     def _post(self, server: Server, path: str, body: dict[str, Any] | None) -> Any:
@@ -234,6 +245,12 @@ class HttpEngine:
 
     def _get(self, server: Server, path: str) -> Any:
         return _read(requests.get(f"{server.url}{path}", timeout=self._client.timeout))
+
+
+def _cancel(pending: Sequence[Future[Any]]) -> None:
+    """Those that have not begun will not begin."""
+    for future in pending:
+        future.cancel()
 
 
 def _read(response: requests.Response) -> Any:

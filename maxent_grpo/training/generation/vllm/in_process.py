@@ -50,7 +50,7 @@ class InProcessEngine:
         self._is_asleep = False
         self._version: int | None = None
 
-    def complete(self, asks: Sequence[Ask], version: int) -> list[list[Answer]]:
+    def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask; see ``Engine``."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.generation.texts import completion_texts
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, ask_seed, sampling_parameters
 from maxent_grpo.training.generation.vllm.engine import Engine
@@ -75,10 +76,12 @@ class VllmGenerator:
         stream: str,
         eos_token_ids: Collection[int],
         sync_interval: int,
+        local: LocalGenerator | None = None,
     ) -> None:
         """Keep what sampling needs; see ``LocalGenerator`` for the arguments.
 
         ``sync_interval``: bring new weights before every n-th rollout [rollouts]; evaluations take them each time.
+        ``local``: samples what vLLM does not deliver; None makes that an error.
         """
         self.policy_version = 0
         self._weights, self._tokenizer, self._settings = weights, tokenizer, settings
@@ -86,7 +89,8 @@ class VllmGenerator:
         self._seed, self._stream = seed, stream
         self._eos_token_ids = frozenset(eos_token_ids)
         self._sync_interval = sync_interval
-        self._stops = settings.gen_stop_sequences or settings.vllm.stop_sequences or []
+        self._stops = settings.gen_stop_sequences or []
+        self._local = local
         self._rollout = 0
         self._num_drawn: dict[str, int] = {}
 
@@ -94,6 +98,9 @@ class VllmGenerator:
         """Start rollout ``index``, with the policy's weights as they are now when a sync is due."""
         self._rollout = index
         self._num_drawn.clear()
+        if self._local is not None:
+            self._local.policy_version = self.policy_version
+            self._local.begin_rollout(index)
         client = self._settings.vllm
         if client.sync_weights and (self._weights.version is None or index % self._sync_interval == 0):
             self._weights.bring(self.policy_version)
@@ -125,11 +132,24 @@ class VllmGenerator:
         asks = [self._ask(prompts[place], counts[place]) for place in places]
         texts: list[list[str]] = [[] for _ in prompts]
         records: list[list[CompletionRecord | None]] = [[] for _ in prompts]
-        for place, ask, answers in zip(
-            places, asks, self._weights.engine.complete(asks, self._sampled_by), strict=True
-        ):
-            texts[place] = self._texts(answers)
-            records[place] = [self._record(ask, answer) for answer in answers]
+        given = self._weights.engine.complete(asks, self._sampled_by, partly=self._local is not None)
+        for place, ask, answers in zip(places, asks, given, strict=True):
+            texts[place] = self._texts(answers or [])
+            records[place] = [self._record(ask, answer) for answer in answers or []]
+        lost = [place for place, answers in zip(places, given, strict=True) if answers is None]
+        if lost:
+            more = self.backfill([prompts[place] for place in lost], num_samples, [counts[place] for place in lost])
+            for place, place_texts, place_records in zip(lost, *more, strict=True):
+                texts[place], records[place] = place_texts, place_records
+        return texts, records
+
+    def backfill(
+        self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
+    ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
+        """The same from the trainer's own model, counted."""
+        assert self._local is not None, "nothing is filled up unless generation.vllm.backfill_local is set"
+        texts, records = self._local(prompts, num_samples, per_prompt_counts)
+        self._settings.generation_stats["backfilled_completions"] += sum(len(group) for group in texts)
         return texts, records
 
     def _ask(self, prompt: str, num_samples: int) -> Ask:

@@ -20,6 +20,8 @@ HOST = "127.0.0.1"
 POLICY_NAME = "policy"
 """What the served model is called."""
 PREFILL_TOKENS = 8192
+TELL_SECONDS = 10.0
+POLL_SECONDS = 0.5
 CLOSE_SECONDS = 2 * guard.GRACE_SECONDS + 5
 
 
@@ -112,13 +114,18 @@ class ServerProcess:
         """Whether the process is there."""
         return self._process.poll() is None
 
-    def wait_until_ready(self, tell: Callable[[float], None]) -> None:
-        """Wait until the server answers; ``tell`` hears once a second how long it has been [s].
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the server answers."""
+        return _is_healthy(self.url)
+
+    def wait_until_ready(self, tell: Callable[[str], None]) -> None:
+        """Wait until the server answers; ``tell`` hears every few seconds how long it has been and what the server says.
 
         Raises:
             GenerationError: it ended, or was not ready in time; the server is gone then.
         """
-        started = time.monotonic()
+        started = told = time.monotonic()
         while True:
             waited = time.monotonic() - started
             if not self.is_running:
@@ -129,10 +136,13 @@ class ServerProcess:
                     f"the vLLM server was not ready after {waited:.0f} s: see {self._log}, or raise "
                     "generation.engine.startup_seconds"
                 )
-            if _is_healthy(self.url):
+            if self.is_healthy:
+                tell(f"vLLM: the server answers after {waited:.0f} s")
                 return
-            tell(waited)
-            time.sleep(1.0)
+            if time.monotonic() - told >= TELL_SECONDS:
+                told = time.monotonic()
+                tell(f"vLLM: waiting for the server, {waited:.0f} of at most {self._options.startup_seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         """End the server and everything it started."""

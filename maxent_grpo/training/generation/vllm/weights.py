@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.models.adapter import merged_model
 from maxent_grpo.training.forward import evaluation_mode, uncompiled
+from maxent_grpo.training.generation.vllm import guard
 
 PROBE_TOKENS = 16
 """Length of the sequence whose log-probabilities are compared [tokens]."""
@@ -38,6 +41,12 @@ class Snapshots:
 
     def __init__(self, root: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._root, self._model, self._tokenizer = root, model, tokenizer
+        # however this process ends, gigabytes of shared memory are not left behind
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, guard.REMOVE, str(root)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def write(self, version: int) -> Path:
         """The policy as it is now, an adapter merged into it, as a transformers folder; old ones go."""
@@ -61,7 +70,9 @@ class Snapshots:
 
     def remove(self) -> None:
         """Remove every snapshot."""
-        shutil.rmtree(self._root, ignore_errors=True)
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
 
 
 def probe_tokens(model: PreTrainedModel) -> list[int]:

@@ -1,0 +1,243 @@
+"""Gate 3, second half: what vLLM does not offer, and settings of `generation=vllm` that exclude each other."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+
+from maxent_grpo.config.contradictions_method import has_ratio
+from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
+from maxent_grpo.config.resolve import longest_sequence
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.training.types.choices import BehaviorSource
+
+PENALTY_LIMIT = 2
+"""vLLM takes presence and frequency penalties from -2 to 2."""
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2
+"""vLLM raises lower temperatures above 0 to the first, and refuses higher ones than the second."""
+_URL = re.compile(r"https?://[^/\s,]+(:\d+)?")
+
+Rule = Callable[[RootConfig, VllmGenerationConfig], Iterator[str]]
+
+
+def _where(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    client, engine = generation.vllm, generation.engine
+    colocated = generation.vllm_mode is VllmMode.colocate
+    if colocated and client.url is not None:
+        yield (
+            f"generation.vllm_mode=colocate with generation.vllm.url={client.url}: a colocated engine runs in this process and "
+            f"asks no server; write generation.vllm_mode=server or generation.vllm.url=null"
+        )
+    if not colocated and client.url is None and not client.launch:
+        yield (
+            "generation.vllm.launch=false with generation.vllm.url=null: there is no server to ask and none may be started; "
+            "name one with generation.vllm.url, or write generation.vllm.launch=true"
+        )
+    if engine.sleep and not colocated:
+        yield (
+            "generation.engine.sleep=true with generation.vllm_mode=server: a server keeps the memory of its own GPU; write "
+            "generation.vllm_mode=colocate or generation.engine.sleep=false"
+        )
+    elif engine.sleep and config.run.device is DeviceChoice.cpu:
+        yield (
+            "generation.engine.sleep=true with run.device=cpu: sleeping gives back the memory of a GPU; write "
+            "generation.engine.sleep=false"
+        )
+    if colocated and engine.extra_args:
+        yield (
+            f"generation.engine.extra_args={engine.extra_args} are of a server's command line, and "
+            f"generation.vllm_mode=colocate starts none; write generation.engine.extra_args=[]"
+        )
+
+
+def _url(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    url = generation.vllm.url
+    if url is None:
+        return
+    parts = [part.strip().rstrip("/") for part in url.split(",")]
+    for part in parts:
+        if not _URL.fullmatch(part):
+            yield (
+                f"generation.vllm.url={url}: {part or 'an empty address'} is not the address of a server; write "
+                f"http://host:port, without /v1, and commas between several"
+            )
+    if len(set(parts)) < len(parts):
+        yield f"generation.vllm.url={url}: names a server twice, which would be given twice its share; name each once"
+
+
+def _best_of(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    for path, value in (
+        ("generation.penalty.gen_best_of", generation.penalty.gen_best_of),
+        ("generation.vllm.best_of", generation.vllm.best_of),
+    ):
+        if value is not None:
+            yield (
+                f"{path}={value}: vLLM no longer samples more than it returns, and training needs every completion that was "
+                f"drawn; write {path}=null, and generation.num_generations={value} for larger groups"
+            )
+
+
+def _limits(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    """What vLLM refuses, or changes without being asked."""
+    for path, value in (
+        ("generation.penalty.gen_presence_penalty", generation.penalty.gen_presence_penalty),
+        ("generation.penalty.gen_frequency_penalty", generation.penalty.gen_frequency_penalty),
+    ):
+        if value is not None and abs(value) > PENALTY_LIMIT:
+            yield (
+                f"{path}={value}: vLLM takes penalties from -{PENALTY_LIMIT} to {PENALTY_LIMIT}; use one of these, or "
+                f"generation=local"
+            )
+    for path, value in (
+        ("generation.temperature", generation.temperature),
+        ("evaluation.temperature", config.evaluation.temperature),
+    ):
+        if value is not None and 0 < value < LEAST_TEMPERATURE:
+            yield (
+                f"{path}={value}: vLLM would sample at {LEAST_TEMPERATURE} instead, another distribution than scoring sees; use "
+                f"{path}={LEAST_TEMPERATURE} or more"
+            )
+        if value is not None and value > MOST_TEMPERATURE:
+            yield f"{path}={value}: vLLM takes temperatures up to {MOST_TEMPERATURE}; use one of these, or generation=local"
+    if generation.penalty.gen_min_p and generation.top_p < 1:
+        yield (
+            f"generation.penalty.gen_min_p={generation.penalty.gen_min_p} with generation.top_p={generation.top_p}: vLLM cuts by "
+            f"min-p before top-p and scoring after it, so that they see different distributions; use "
+            f"generation.penalty.gen_min_p=null or generation.top_p=1"
+        )
+    longest, engine = longest_sequence(config), generation.engine
+    if engine.max_model_len is not None and engine.max_model_len < longest:
+        yield (
+            f"generation.engine.max_model_len={engine.max_model_len} is less than generation.max_prompt_len + "
+            f"generation.max_completion_len = {longest}: long prompts would be refused; use {longest} or more, or null"
+        )
+
+
+def _guided(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    client = generation.vllm
+    if client.guided_json is not None and client.guided_regex is not None:
+        yield (
+            f"generation.vllm.guided_json={client.guided_json} with generation.vllm.guided_regex={client.guided_regex}: vLLM "
+            f"follows one guide at a time; write null for one of them"
+        )
+    if client.guided_json is not None and not _is_json_object(client.guided_json):
+        yield (
+            f"generation.vllm.guided_json={client.guided_json}: is not a JSON schema as text; write one such as "
+            f'\'{{"type": "object"}}\''
+        )
+    if client.guided_regex == "":
+        yield "generation.vllm.guided_regex is empty, which no completion could match; write null"
+    if "" in (client.stop_sequences or []):
+        yield (
+            f"generation.vllm.stop_sequences={client.stop_sequences} holds an empty text, which stands for no token: remove "
+            f"it, or write generation.vllm.stop_sequences=null"
+        )
+    for token, bias in (client.logit_bias or {}).items():
+        if not token.isdecimal() or not math.isfinite(bias):
+            yield (
+                f"generation.vllm.logit_bias.{token}={bias}: a bias is a finite number under the id of a token; write for "
+                f"example generation.vllm.logit_bias={{'5': -1.0}}"
+            )
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _changed_distribution(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    """The rule for penalties (``contradictions_method``) holds for vLLM's other means as well."""
+    if not has_ratio(config.scoring) or corrects(config):
+        return
+    client = generation.vllm
+    for name, value, off in (
+        ("presence_penalty", client.presence_penalty, 0),
+        ("frequency_penalty", client.frequency_penalty, 0),
+        ("logit_bias", client.logit_bias, {}),
+        ("guided_regex", client.guided_regex, None),
+        ("guided_json", client.guided_json, None),
+    ):
+        if value is not None and value != off:
+            yield (
+                f"generation.vllm.{name}={value} samples from another distribution than scoring sees, so the importance "
+                f"ratio would be wrong: set scoring.behavior_logprobs_source=sampler with "
+                f"scoring.mismatch.mode=token_truncate, or generation.vllm.{name}=null"
+            )
+
+
+def corrects(config: RootConfig) -> bool:
+    """Whether the difference between the sampler's distribution and scoring's is corrected."""
+    scoring = config.scoring
+    return scoring.behavior_logprobs_source is not BehaviorSource.model and scoring.mismatch.mode.value != "bypass"
+
+
+def _truncation(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    top_k, schedule = generation.vllm.top_k, config.optimization
+    if top_k is None or generation.penalty.gen_top_k is not None or not has_ratio(config.scoring):
+        return
+    if schedule.minibatches * schedule.num_iterations > 1:
+        yield (
+            f"generation.vllm.top_k={top_k} with optimization.minibatches={schedule.minibatches} and "
+            f"optimization.num_iterations={schedule.num_iterations}: once an update has moved the weights, truncation keeps "
+            f"other tokens than it did in sampling, so the importance ratio would be biased; use generation.vllm.top_k=null, "
+            f"or 1 for both"
+        )
+
+
+def _log_probs(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    source = config.scoring.behavior_logprobs_source
+    if not generation.vllm.request_logprobs and source is not BehaviorSource.model:
+        yield (
+            f"generation.vllm.request_logprobs=false with scoring.behavior_logprobs_source={source}: the log-probabilities that "
+            f"training would use are not asked for; write generation.vllm.request_logprobs=true, or "
+            f"scoring.behavior_logprobs_source=model"
+        )
+
+
+def _staleness(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    client = generation.vllm
+    age = oldest_weights(config, generation)
+    if age > client.max_staleness:
+        if client.sync_weights:
+            cause = f"generation.vllm.sync_interval={client.sync_interval}"
+            cure = "generation.vllm.sync_interval=1"
+        else:
+            cause, cure = "generation.vllm.sync_weights=false", "generation.vllm.sync_weights=true"
+        shown = f"up to {age:g} optimiser steps" if math.isfinite(age) else "ever more optimiser steps"
+        raised = f", or generation.vllm.max_staleness={age:g}" if math.isfinite(age) else ""
+        yield (
+            f"{cause} samples from weights that are {shown} old, and generation.vllm.max_staleness={client.max_staleness} "
+            f"refuses such samples; write {cure}{raised}"
+        )
+    elif age > 0 and has_ratio(config.scoring) and config.scoring.behavior_logprobs_source is BehaviorSource.model:
+        yield (
+            f"generation.vllm.max_staleness={client.max_staleness} trains on completions of older weights, whose importance ratio "
+            f"scoring.behavior_logprobs_source=model would take for 1; write scoring.behavior_logprobs_source=sampler"
+        )
+
+
+def oldest_weights(config: RootConfig, generation: VllmGenerationConfig) -> float:
+    """Most optimiser steps between the weights that sample a rollout and those it first trains; infinite if the run's length is open."""
+    schedule, client = config.optimization, generation.vllm
+    per_rollout = schedule.minibatches * schedule.num_iterations
+    rollouts = math.ceil(schedule.total_training_steps / per_rollout) if schedule.total_training_steps else math.inf
+    behind = min(client.sync_interval, rollouts) if client.sync_weights else rollouts
+    return (behind - 1) * per_rollout
+
+
+VLLM_RULES: tuple[Rule, ...] = (
+    _where, _url, _best_of, _limits, _guided, _changed_distribution, _truncation, _log_probs, _staleness,
+)  # fmt: skip
+"""Every rule of this file, in the order in which their sentences are printed."""
+
+
+def vllm_rules(config: RootConfig) -> Iterator[str]:
+    """The sentences about `generation=vllm`; none about another sampler."""
+    if isinstance(config.generation, VllmGenerationConfig):
+        for rule in VLLM_RULES:
+            yield from rule(config, config.generation)
