@@ -16,6 +16,7 @@ _HORIZON = (
     "follows the new length's curve from here on"
 )
 _PATH = "a path setting: the same loss up to rounding, not bit-equal"
+_ASKED = "how vLLM is run, reached and asked again: the same completions up to rounding"
 
 MAY_CHANGE: dict[str, str] = {
     "run.*": "where the run goes and what it runs on; another device or number of threads is equal up to rounding, not bit-equal",
@@ -32,6 +33,13 @@ MAY_CHANGE: dict[str, str] = {
     "scoring.batching.prompt_cache_size": _PATH,
     "scoring.batching.share_prompts": _PATH,
     "generation.batch_size": _PATH,
+    **{
+        f"generation.{name}": _ASKED
+        for name in (
+            *("vllm_mode", "engine.*", "weights_dir", "max_in_flight", "vllm.url", "vllm.launch", "vllm.timeout"),
+            *("vllm.max_retries", "vllm.backoff", "vllm.backoff_multiplier", "vllm.retry_sleep", "vllm.request_id_prefix"),
+        )
+    },
     "model.attention": _PATH,
     "model.gradient_checkpointing": _PATH,
     "model.compile": _PATH,

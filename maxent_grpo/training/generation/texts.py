@@ -15,6 +15,8 @@ def completion_texts(
     stops: Sequence[str],
 ) -> list[str]:
     """Texts without end token, special tokens, or anything from a stop string on."""
+    if not completions:
+        return []  # a tokenizer makes one empty text of no sequences
     visible = [list(ids[:-1]) if reason is FinishReason.eos else list(ids) for ids, reason in completions]
     texts: list[str] = tokenizer.batch_decode(visible, skip_special_tokens=True)
     return [
@@ -24,6 +26,6 @@ def completion_texts(
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:
-    """``text`` up to the stop string that begins first."""
+    """``text`` up to the stop string that begins first; all of it where another decoder saw one that is not there."""
     found = [text.find(stop) for stop in stops]
-    return text[: min(place for place in found if place >= 0)]
+    return text[: min((place for place in found if place >= 0), default=len(text))]

@@ -72,7 +72,7 @@ def sampling_parameters(
         "presence_penalty": settings.gen_presence_penalty or 0.0,
         "frequency_penalty": settings.gen_frequency_penalty or 0.0,
         "repetition_penalty": settings.gen_repetition_penalty or 1.0,
-        "skip_special_tokens": False,
+        "skip_special_tokens": True,  # the names of special tokens hold no stop string
     }
     if settings.gen_stop_sequences:
         parameters["stop"] = list(settings.gen_stop_sequences)

@@ -66,7 +66,7 @@ def _servers(
             servers, client, settings.generation_stats, model_name=names[urls[0]], max_in_flight=max_in_flight
         )
     log = run_dir / LOG
-    launched = _Launched(snapshots, options, log, note)
+    launched = LaunchedServer(snapshots, options, log, note)
     url = launched.start()
     return HttpEngine(
         [Server(url, restart=launched.start)], client, settings.generation_stats,
@@ -74,7 +74,7 @@ def _servers(
     )  # fmt: skip
 
 
-class _Launched:
+class LaunchedServer:
     """The server that this run started, started anew when it has ended."""
 
     def __init__(self, snapshots: Snapshots, options: ServerOptions, log: Path, note: Callable[[str], None]) -> None:

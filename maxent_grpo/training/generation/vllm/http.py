@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,20 +69,24 @@ class HttpEngine:
 
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask, in order; see ``Engine``."""
-        pending = [self._pool.submit(self._complete_one, ask, version) for ask in asks]
-        given: list[list[Answer] | None] = []
+        given_up = threading.Event()
+
+        def one(ask: Ask) -> list[Answer] | None:
+            if given_up.is_set():
+                return None
+            try:
+                return self._complete_one(ask, version)
+            except GenerationError as error:
+                given_up.set()
+                if not partly or isinstance(error, RefusedError):
+                    raise
+                return None
+
+        pending = [self._pool.submit(one, ask) for ask in asks]
         try:
-            for future in pending:
-                try:
-                    given.append(future.result())
-                except (GenerationError, CancelledError) as error:
-                    if not partly or isinstance(error, RefusedError):
-                        raise
-                    given.append(None)
-                    _cancel(pending)
-            return given
+            return [future.result() for future in pending]
         finally:
-            _cancel(pending)
+            given_up.set()
 
     def load(self, folder: Path, version: int) -> None:
         """Give every server the weights, all or none at a time; see ``Engine``."""
@@ -245,12 +249,6 @@ class HttpEngine:
 
     def _get(self, server: Server, path: str) -> Any:
         return _read(requests.get(f"{server.url}{path}", timeout=self._client.timeout))
-
-
-def _cancel(pending: Sequence[Future[Any]]) -> None:
-    """Those that have not begun will not begin."""
-    for future in pending:
-        future.cancel()
 
 
 def _read(response: requests.Response) -> Any:
