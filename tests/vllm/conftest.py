@@ -1,53 +1,41 @@
-"""One real server for all tests of a file that share it; `MAXENT_GRPO_TEST_VLLM_URL` names one that runs already."""
+"""One real server for all tests of a file."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.vllm_policy import HAS_VLLM, NEEDS_VLLM, Asked, policy, server_options
+from support.runs import train
+from support.vllm_policy import HAS_VLLM, NEEDS_VLLM, Asked, policy
+from support.vllm_runs import JOINED
 
-from maxent_grpo.training.generation.vllm.build import LaunchedServer
-from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
-from maxent_grpo.training.generation.vllm.weights import Snapshots
-from maxent_grpo.training.types.generation import VLLMClientConfig
+from maxent_grpo.training.generation.vllm.http import HttpEngine
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchedServer]:
-    """A server of the small policy, started once."""
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """The small policy and a server of its own, as a run starts it."""
     if not HAS_VLLM:
         pytest.skip(NEEDS_VLLM)
-    folder, loaded = tmp_path_factory.mktemp("server"), policy()
-    snapshots = Snapshots(folder / "weights", loaded.model, loaded.tokenizer)
-    server = LaunchedServer(snapshots, server_options(loaded), folder / "server.log", print)
+    made = Asked.start(policy(), tmp_path_factory.mktemp("server"))
     try:
-        yield server
+        yield made
     finally:
-        server.close()
-        snapshots.remove()
-
-
-@pytest.fixture(scope="module")
-def url(request: pytest.FixtureRequest) -> str:
-    """Where the server listens."""
-    there = os.environ.get("MAXENT_GRPO_TEST_VLLM_URL")
-    return there or request.getfixturevalue("launched").start()
-
-
-@pytest.fixture(scope="module")
-def asked(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    """The small policy behind that server."""
-    client = VLLMClientConfig(backoff=0.1, timeout=120)
-    engine = HttpEngine([Server(url)], client, dict.fromkeys(["failed_requests"], 0), model_name="policy", max_in_flight=8)
-    made = Asked.of(engine, policy(), tmp_path_factory.mktemp("weights") / "of_policy")
-    yield made
-    made.weights.close()
+        made.weights.close()
 
 
 @pytest.fixture
-def weights_folder(tmp_path: Path) -> Path:
-    """A folder for snapshots."""
-    return tmp_path / "weights"
+def url(asked: Asked) -> str:
+    """Where that server listens."""
+    assert isinstance(asked.weights.engine, HttpEngine)
+    return asked.weights.engine.urls[0]
+
+
+@pytest.fixture(scope="module")
+def untroubled(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run without any fault."""
+    assert isinstance(asked.weights.engine, HttpEngine)
+    run_dir = tmp_path_factory.mktemp("untroubled") / "run"
+    train(run_dir, *JOINED, f"generation.vllm.url={asked.weights.engine.urls[0]}")
+    return run_dir

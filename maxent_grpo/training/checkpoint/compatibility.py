@@ -37,7 +37,13 @@ MAY_CHANGE: dict[str, str] = {
         f"generation.{name}": _ASKED
         for name in (
             *("vllm_mode", "engine.*", "weights_dir", "max_in_flight", "vllm.url", "vllm.launch", "vllm.timeout"),
-            *("vllm.max_retries", "vllm.backoff", "vllm.backoff_multiplier", "vllm.retry_sleep", "vllm.request_id_prefix"),
+            *(
+                "vllm.max_retries",
+                "vllm.backoff",
+                "vllm.backoff_multiplier",
+                "vllm.retry_sleep",
+                "vllm.request_id_prefix",
+            ),
         )
     },
     "model.attention": _PATH,

@@ -99,6 +99,7 @@ class LaunchedServer:
         return self._process.url
 
     def close(self) -> None:
+        """End it, and never start it again."""
         self._is_closed = True
         if self._process is not None:
             self._process.close()

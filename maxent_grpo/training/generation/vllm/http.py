@@ -67,6 +67,11 @@ class HttpEngine:
         self._close = close
         self._is_closed = threading.Event()
 
+    @property
+    def urls(self) -> list[str]:
+        """Where the servers listen now; one that is started anew moves."""
+        return [server.url for server in self._servers]
+
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask, in order; see ``Engine``."""
         given_up = threading.Event()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from support.faulting_proxy import FaultingProxy
-from support.runs import completion_lines
+from support.runs import completion_lines, only_reward
 
 JOINED = (
     "generation=vllm",
@@ -14,6 +15,17 @@ JOINED = (
     "generation.vllm.backoff=0.05",
     "generation.vllm.retry_sleep=0.05",
     "generation.max_completion_len=6",
+)
+
+
+LEARNING = (
+    *JOINED,
+    *only_reward("starts_with_red"),
+    "optimization.total_training_steps=6",
+    "optimization.learning_rate=0.05",
+    "generation.num_generations=16",
+    "evaluation.enabled=true",
+    "checkpoint.every_n_steps=3",
 )
 
 
@@ -32,3 +44,8 @@ def assert_groups_are_whole(run_dir: Path, *, steps: int, prompts: int = 4, grou
         assert len(set(rows)) == prompts
         assert all(rows.count(row) == group for row in set(rows))
         assert {line["policy_version"] for line in of_step} == {step - 1}
+
+
+def sampled(run_dir: Path) -> list[tuple[Any, ...]]:
+    """What was drawn, in the order of the record."""
+    return [tuple(line[name] for name in ("step", "row_id", "completion")) for line in completion_lines(run_dir)]
