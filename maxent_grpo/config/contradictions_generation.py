@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.contradictions_method import has_ratio
+from maxent_grpo.config.declared import shown
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
 from maxent_grpo.config.resolve import longest_sequence
 from maxent_grpo.config.root import RootConfig
@@ -135,11 +136,11 @@ def _guided(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[st
             f"generation.vllm.stop_sequences={client.stop_sequences} holds an empty text, which stands for no token: remove "
             f"it, or write generation.vllm.stop_sequences=null"
         )
-    for token, bias in (client.logit_bias or {}).items():
+    for token, bias in client.logit_bias.items():
         if not token.isdecimal() or not math.isfinite(bias):
             yield (
                 f"generation.vllm.logit_bias.{token}={bias}: a bias is a finite number under the id of a token; write for "
-                f"example generation.vllm.logit_bias={{'5': -1.0}}"
+                f"example generation.vllm.logit_bias.5=-1.0"
             )
 
 
@@ -156,17 +157,17 @@ def _changed_distribution(config: RootConfig, generation: VllmGenerationConfig) 
         return
     client = generation.vllm
     for name, value, off in (
-        ("presence_penalty", client.presence_penalty, 0),
-        ("frequency_penalty", client.frequency_penalty, 0),
+        ("presence_penalty", client.presence_penalty, None),
+        ("frequency_penalty", client.frequency_penalty, None),
         ("logit_bias", client.logit_bias, {}),
         ("guided_regex", client.guided_regex, None),
         ("guided_json", client.guided_json, None),
     ):
-        if value is not None and value != off:
+        if value not in (None, 0, off):
             yield (
                 f"generation.vllm.{name}={value} samples from another distribution than scoring sees, so the importance "
                 f"ratio would be wrong: set scoring.behavior_logprobs_source=sampler with "
-                f"scoring.mismatch.mode=token_truncate, or generation.vllm.{name}=null"
+                f"scoring.mismatch.mode=token_truncate, or generation.vllm.{name}={shown(off)}"
             )
 
 

@@ -87,9 +87,9 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.vllm.stop_sequences=[''] holds an empty text, which stands for no token: remove it, or write "
         "generation.vllm.stop_sequences=null"
     ],
-    ("generation.vllm.logit_bias={x: 1.0}", *CORRECTED): [
-        "generation.vllm.logit_bias.x=1.0: a bias is a finite number under the id of a token; write for example "
-        "generation.vllm.logit_bias={'5': -1.0}"
+    ("generation.vllm.logit_bias={a: 1.0}", *CORRECTED): [
+        "generation.vllm.logit_bias.a=1.0: a bias is a finite number under the id of a token; write for example "
+        "generation.vllm.logit_bias.5=-1.0"
     ],
     ("generation.vllm.guided_regex=a+", "generation.vllm.presence_penalty=1.0"): [
         f"generation.vllm.{setting} samples from another distribution than scoring sees, so the importance ratio would be "
@@ -161,7 +161,7 @@ def test_what_stands() -> None:
         ("generation.vllm.launch=false", URL),
         ("generation.vllm.guided_regex=a+", "generation.vllm.logit_bias={'5': -1.0}", *CORRECTED),
         ("generation.vllm.sync_interval=2", "generation.vllm.max_staleness=1", CORRECTED[0]),
-        ("generation.vllm.sync_interval=9", "optimization.total_training_steps=1"),
+        ("generation.vllm.sync_interval=9", "optimization.total_training_steps=1", "optimization.warmup_steps=0"),
         ("scoring=maxent_listwise", "generation.vllm.guided_regex=a+"),
         ("generation.vllm.top_k=5",),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import cache, reduce
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 
@@ -45,7 +45,7 @@ def checked(*overrides: str) -> RootConfig:
 
 def _typed(kind: Any, text: str) -> object:
     value = yaml.safe_load(text)
-    if value is None:
-        return None
+    if value is None or get_origin(kind) in (list, dict):
+        return value
     [kind] = [part for part in get_args(kind) if part is not type(None)] or [kind]
     return kind(value)

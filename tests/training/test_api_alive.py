@@ -11,6 +11,7 @@ import pytest
 from support.reading import Use, documented, watched
 from support.runs import metric_lines, train
 
+from maxent_grpo.errors import GenerationError
 from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
 
@@ -19,11 +20,7 @@ API = documented()
 FACTORY = "<factory>"
 
 SEEDS = "follows from two settings, scoring.row_weights.entropy_alpha and generation.num_generations, which the run's record has"
-SERVER = "describes a server of completions, which is not offered"
 UNREAD: dict[str, str] = {
-    "GenerationSettings.use_vllm": SERVER,
-    "GenerationSettings.vllm": SERVER,
-    "GenerationSettings.vllm_mode": SERVER,
     "BatchDiagnostics.clip_ratio_region_mean": "equal to clip_ratio by definition, which policy/clip_ratio records",
     "LengthStats.min_terminated": "equal to min_length unless every completion was cut, and completion/clipped_ratio is 1",
     "ReferenceLogprobs.ref_token_mask": "equal to the experience's mask, which the step has at hand",
@@ -61,7 +58,7 @@ class ShortOnce(LocalGenerator):
 
 @pytest.fixture(scope="module")
 def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
-    """Short runs: one with a retry, its continuation, a listwise method, one that adapts tau, one that discounts prompts."""
+    """Short runs: one with a retry, its continuation, a listwise method, one that adapts tau, one that discounts prompts, one that asks a server that is not there."""
     folder = tmp_path_factory.mktemp("alive")
     listwise = (
         "scoring=maxent_listwise",
@@ -81,6 +78,8 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Use:
         train(folder / "listwise", *listwise, *EVERYTHING, state)
         train(folder / "meta", "scoring=maxent", "controller=meta", "controller.every_n_steps=1")
         train(folder / "entropies", "scoring=seed_grpo", "evaluation.enabled=false")
+        with pytest.raises(GenerationError, match="no vLLM server answers there"):
+            train(folder / "nobody", "generation=vllm", "generation.vllm.url=http://127.0.0.1:9")
     assert metric_lines(folder / "first")[0]["generation/retry_rounds"] == 1
     assert any("eval/pass@1" in line for line in metric_lines(folder / "first"))
     return seen

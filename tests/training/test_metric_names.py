@@ -170,6 +170,7 @@ CONSTANT = {
     "reward/term_equal_groups/mixed_on_half": "groups in which the term gives every completion the same are drawn again",
     "policy/clip_ratio_low_min": "advantages of a group have mean 0, so that some completion is not clipped below",
     "generation/failed_requests": "the local sampler has no requests",
+    "generation/backfilled_completions": "nothing has to stand in for the local sampler",
     "generation/weight_syncs": "the local sampler has the policy's own weights",
     "generation/weight_sync_failures": "the local sampler has the policy's own weights",
 }

@@ -61,7 +61,7 @@ class VLLMClientConfig:
     """JSON schema, as text, that completions must follow."""
     guided_regex: str | None = None
     """Regular expression that completions must match."""
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, float] = field(default_factory=dict)
     """Added to the logits of tokens, by their ids [nats]."""
     request_id_prefix: str | None = None
     """Begins the id of every request in the server's log."""

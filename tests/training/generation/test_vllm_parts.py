@@ -1,0 +1,230 @@
+"""The parts of `generation=vllm` that need no vLLM: settings, requests, answers, pauses, processes and folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from support.tiny import tiny_llama, tiny_tokenizer
+
+from maxent_grpo.config.generation import VllmGenerationConfig
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.tasks.rows import RowPrompt
+from maxent_grpo.training.generation import rollout
+from maxent_grpo.training.generation.rollout import collect_rollout
+from maxent_grpo.training.generation.vllm import guard
+from maxent_grpo.training.generation.vllm.ask import Ask, BadAnswerError, ask_seed, read_answers, sampling_parameters
+from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
+from maxent_grpo.training.generation.vllm.server_process import ServerOptions, ServerProcess, server_command
+from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, snapshot_root
+from maxent_grpo.training.settings import generation_settings
+from maxent_grpo.training.types.choices import FinishReason
+from maxent_grpo.training.types.generation import VLLMClientConfig
+
+ASK = Ask("row", [4, 5], 2, {"n": 2}, frozenset({2}))
+
+
+def choice(index: int, tokens: list[int], reason: str = "length", **changes: Any) -> dict[str, Any]:
+    logp = {"token_logprobs": [-0.5] * len(tokens)}
+    return {"index": index, "token_ids": tokens, "finish_reason": reason, "logprobs": logp, **changes}
+
+
+def test_controls_of_the_client_count_where_there_are_none() -> None:
+    config = VllmGenerationConfig()
+    client = config.vllm
+    client.frequency_penalty, client.presence_penalty, client.top_k, client.stop_sequences = 0.5, 1.5, 7, ["x"]
+    client.rounds_cfg, config.max_retry_rounds = 3, 9
+    config.allowed_tokens = []
+    settings = generation_settings(config, None, None)
+    sent = sampling_parameters(settings, 2, 1, {9, 3})
+    assert (sent["frequency_penalty"], sent["presence_penalty"], sent["top_k"], sent["stop"]) == (0.5, 1.5, 7, ["x"])
+    # scoring replays what is sampled from
+    assert (settings.gen_top_k, settings.max_retry_rounds) == (7, 3)
+    config.penalty.gen_frequency_penalty, config.penalty.gen_presence_penalty = 0.0, 0.25
+    config.penalty.gen_top_k, config.penalty.gen_stop_sequences = 4, ["y"]
+    sent = sampling_parameters(generation_settings(config, None, None), 2, 1, {9, 3})
+    assert (sent["frequency_penalty"], sent["presence_penalty"], sent["top_k"], sent["stop"]) == (0.0, 0.25, 4, ["y"])
+    assert (sent["stop_token_ids"], sent["ignore_eos"], sent["n"], sent["seed"]) == ([3, 9], True, 2, 1)
+
+
+def test_seeds_are_functions_of_names() -> None:
+    names = [(0, "train", 0, "row", 0), (1, "train", 0, "row", 0), (0, "eval", 0, "row", 0), (0, "train", 1, "row", 0),
+             (0, "train", 0, "row2", 0), (0, "train", 0, "row", 4)]  # fmt: skip
+    seeds = [ask_seed(*name) for name in names]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [ask_seed(*name) for name in names]
+    assert all(0 <= seed < 2**62 for seed in seeds)
+
+
+def test_answers_are_read_in_order_and_ends_told_by_the_last_token() -> None:
+    answers = read_answers({"choices": [choice(1, [7, 2], "stop"), choice(0, [7, 8])]}, ASK)
+    assert [answer.token_ids for answer in answers] == [[7, 8], [7, 2]]
+    assert [answer.finish_reason for answer in answers] == [FinishReason.length, FinishReason.eos]
+    [known] = read_answers({"choices": [choice(0, [7, 8], logprobs={"token_logprobs": [-1.0, float("-inf")]})]}, ASK)
+    assert known.logp == [-1.0, None]
+    [unknown] = read_answers({"choices": [choice(0, [7, 8], logprobs=None)]}, ASK)
+    assert unknown.logp is None
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ([], "no list of choices"),
+        ({"choices": [3]}, "a choice is not an object"),
+        ({"choices": [choice(2, [7])]}, "the index 2 of 2"),
+        ({"choices": [choice(0, [7]), choice(0, [8])]}, "the index 0 of 2"),
+        ({"choices": [choice(0, [])]}, "no token ids"),
+        ({"choices": [choice(0, [7], token_ids=["a"])]}, "no token ids"),
+        ({"choices": [choice(0, [7], prompt_token_ids=[4])]}, "another prompt"),
+        ({"choices": [choice(0, [7, 8], logprobs={"token_logprobs": [-1.0]})]}, "no log-probability for each"),
+        ({"choices": [choice(0, [7], logprobs={"token_logprobs": ["a"]})]}, "is not a number"),
+        ({"choices": [choice(0, [7], "abort")]}, "ended for the reason 'abort'"),
+    ],
+)
+def test_an_answer_that_is_none_is_thrown_away(body: object, complaint: str) -> None:
+    with pytest.raises(BadAnswerError, match=complaint):
+        read_answers(body, ASK)
+
+
+def nobody() -> Server:
+    """The address of a port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Server(f"http://127.0.0.1:{probe.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("retries", "backoff", "multiplier", "pauses"), [(2, 0.05, 3.0, 0.2), (3, 0.05, 1.0, 0.15), (0, 9.0, 2.0, 0.0)])  # fmt: skip
+def test_a_request_that_fails_is_sent_again_after_growing_pauses(
+    retries: int, backoff: float, multiplier: float, pauses: float
+) -> None:
+    client = VLLMClientConfig(max_retries=retries, backoff=backoff, backoff_multiplier=multiplier)
+    stats, server = {"failed_requests": 0}, nobody()
+    engine = HttpEngine([server], client, stats, model_name="policy", max_in_flight=2)
+    started = time.monotonic()
+    with pytest.raises(GenerationError) as caught:
+        engine.complete([ASK], 0)
+    assert pauses <= time.monotonic() - started < pauses + 2
+    engine.close()
+    assert stats["failed_requests"] == retries + 1
+    assert str(caught.value) == (
+        f"vLLM did not deliver the completions of row 'row': {retries + 1} attempts failed, the last at {server.url}: no "
+        "connection, or it broke off. See the server's log; generation.vllm.max_retries and generation.vllm.timeout set how "
+        "long it is tried"
+    )
+
+
+def test_a_retry_round_waits_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(rollout.time, "sleep", waited.append)
+    config = VllmGenerationConfig(num_generations=3, allowed_tokens=[])
+    config.vllm.retry_sleep = 0.25
+    rows = [{"row_id": "a", "prompt": RowPrompt("?", "a"), "answer": ""}]
+    settings = generation_settings(config, None, None)
+    batch = collect_rollout(rows, lambda prompts, num, counts=None: ([["one"] for _ in prompts], None), settings)
+    assert [len(group) for group in batch.grouped_completions] == [3]
+    assert waited == [0.25, 0.25]
+    settings.use_vllm = False
+    collect_rollout(rows, lambda prompts, num, counts=None: ([["one"] for _ in prompts], None), settings)
+    assert waited == [0.25, 0.25]
+
+
+def test_the_engine_settings_are_those_of_the_command_line() -> None:
+    plain = server_command(Path("w"), 1, ServerOptions("float32", 64, 0, 1.0))
+    options = ServerOptions(
+        "bfloat16", 9000, 3, 1.0, kv_cache_gib=2, gpu_memory_utilization=0.4, tensor_parallel_size=2, enforce_eager=True,
+        extra_args=("--enable-prefix-caching",),
+    )  # fmt: skip
+    command = " ".join(server_command(Path("w"), 1, options))
+    for said in (
+        *("--dtype bfloat16", "--max-model-len 9000", "--seed 3", "--gpu-memory-utilization 0.4"),
+        *("--tensor-parallel-size 2", "--enforce-eager", "--enable-prefix-caching", "--max-num-batched-tokens 9000"),
+        *("--logprobs-mode processed_logprobs", "--generation-config vllm", "--no-enable-chunked-prefill"),
+    ):
+        assert said in command
+    assert not {"--gpu-memory-utilization", "--enforce-eager", "--no-enable-chunked-prefill"} & set(plain)
+
+
+def test_a_server_that_does_not_start_is_given_up_in_time(tmp_path: Path) -> None:
+    """Without vLLM it ends at once, with it half a second is too short."""
+    server = ServerProcess(tmp_path, ServerOptions("float32", 64, 0, 0.5, kv_cache_gib=1), tmp_path / "server.log")
+    with pytest.raises(GenerationError, match=r"ended while starting: .*; see .*server\.log|was not ready after \d+ s"):
+        server.wait_until_ready(lambda message: None)
+    assert not server.is_running
+
+
+def test_snapshots_lie_where_asked_and_go_with_their_owner(tmp_path: Path) -> None:
+    model = tiny_llama(torch.float32)
+    assert snapshot_root(tmp_path, str(tmp_path / "there")) == tmp_path / "there"
+    snapshots = Snapshots(tmp_path / "there", model, tiny_tokenizer())
+    folders = [snapshots.write(version) for version in (0, 1, 2)]
+    assert [folder.is_dir() for folder in folders] == [False, True, True]
+    assert {path.name for path in folders[-1].iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert snapshots.any() == folders[-1]
+    snapshots.remove()
+    assert not (tmp_path / "there").exists()
+
+
+def test_other_weights_are_told_by_a_probe() -> None:
+    assert check_probe([-1.0, -2.0], [-1.0, -2.0005], 3, "there", torch.float32) == pytest.approx(0.00025)
+    with pytest.raises(GenerationError, match=r"version 3, there gives a probe of 3 tokens the mean log-probability -1\.600000 and the trainer -1\.500000"):  # fmt: skip
+        check_probe([-1.0, -2.0], [-1.0, -2.2], 3, "there", torch.float32)
+    with pytest.raises(GenerationError):
+        check_probe([-1.0], [float("nan")], 3, "there", torch.float32)
+
+
+OWNER = """
+import subprocess, sys, time
+command = [sys.executable, "-c", "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)', '{mark}']); time.sleep(99)", "{mark}"]
+server = subprocess.Popen([sys.executable, "{guard}", *command], stdin=subprocess.PIPE, start_new_session=True)
+folder = subprocess.Popen([sys.executable, "{guard}", "--remove", "{folder}"], stdin=subprocess.PIPE, start_new_session=True)
+print("ready", flush=True)
+time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_is_guarded_goes_with_its_owner_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
+    """A process with a child of its own stands for the server and its workers, and a folder for the weights."""
+    mark, folder = f"mark-{os.getpid()}-{number.name}", tmp_path / "folder"
+    folder.mkdir()
+    code = OWNER.format(mark=mark, guard=guard.__file__, folder=folder)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"ready\n"
+        assert until(lambda: len(marked(mark)) >= 2)
+        owner.send_signal(number)
+        owner.wait(10)
+    assert until(lambda: not marked(mark) and not folder.exists())
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes that carry the mark, the owner and the guard aside, whose command lines hold it too."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            if command and command[-1] == mark and guard.__file__ not in command:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def until(is_so: Any, seconds: float = 20.0) -> bool:
+    ends = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True
