@@ -107,8 +107,7 @@ class Experience:
 
     def oldest_version(self, groups: RowRange) -> int:
         """Optimiser step of the oldest weights that sampled one of some groups."""
-        carried = self.earlier_versions[groups.slice]
-        return min(carried if len(carried) == len(groups) else [*carried, self.policy_version])
+        return min(record.policy_version for record in self.graded.records[self.rows(groups).slice])
 
     def old_rows(self, rows: RowRange) -> Tensor:
         """[n] which of some rows have their log-probs at the weights that sampled them in ``old_logp``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from support.runs import configured
 
 from maxent_grpo.config.installed import find_module
 from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.objective.sampling import penalised_logits
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
@@ -131,6 +132,24 @@ class Asked:
         reported = record.behaviour_logp
         assert reported is not None
         return (own.squeeze(-1) - torch.tensor([float("nan") if value is None else value for value in reported])).abs()
+
+
+def penalising(
+    asked: Asked, prompt: str, drawn: Sequence[int], **amounts: float
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What the penalties do to the logits at each place of a completion."""
+
+    def change(logits: torch.Tensor) -> torch.Tensor:
+        vocabulary = logits.shape[-1]
+
+        def counts(tokens: Sequence[int]) -> torch.Tensor:
+            return torch.bincount(torch.tensor(list(tokens), dtype=torch.long), minlength=vocabulary)
+
+        before = counts(asked.entry(prompt).input_ids).expand_as(logits)
+        so_far = torch.stack([counts(drawn[:place]) for place in range(len(drawn))])
+        return penalised_logits(logits, before, so_far, **amounts)
+
+    return change
 
 
 def distribution(chosen: GenerationSettings, vocabulary: int, ends: list[int]) -> SampledDistribution:

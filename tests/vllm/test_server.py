@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 import torch
 from support.faulting_proxy import faulting, refusing
-from support.runs import checkpoint_of, completion_lines, metric_lines, state_of, train
+from support.runs import checkpoint_of, completion_lines, configured, metric_lines, state_of, train
 from support.same_run import assert_same_run
 from support.vllm_policy import (
     JOINS,
@@ -21,6 +21,7 @@ from support.vllm_policy import (
     assert_complete,
     distribution,
     moved,
+    penalising,
     policy,
     server_processes,
     settings,
@@ -29,9 +30,9 @@ from support.vllm_policy import (
 from support.vllm_runs import JOINED, LEARNING, assert_groups_are_whole, joined, sampled
 
 from maxent_grpo.errors import GenerationError
-from maxent_grpo.objective.sampling import penalised_logits
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation.vllm.http import HttpEngine
+from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.generation import VLLMClientConfig
 
@@ -45,7 +46,7 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("controls", CONTROLS.values(), ids=CONTROLS)
-def test_log_probabilities_are_those_of_scoring(asked: Asked, controls: dict) -> None:
+def test_log_probabilities_are_those_of_scoring(asked: Asked, controls: dict[str, Any]) -> None:
     chosen = settings(**controls)
     texts, records = asked.sampler(chosen)(list(PROMPTS), 8)
     assert_complete(texts, records, 8)
@@ -74,24 +75,6 @@ def test_penalties_are_those_of_the_local_sampler(asked: Asked) -> None:
             assert record is not None
             change = penalising(asked, prompt, record.token_ids, **amounts)
             assert float(asked.gaps(prompt, record, replayed, change).max()) < 1e-2
-
-
-def penalising(
-    asked: Asked, prompt: str, drawn: Sequence[int], **amounts: float
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What the penalties do to the logits at each place of a completion."""
-
-    def change(logits: torch.Tensor) -> torch.Tensor:
-        vocabulary = logits.shape[-1]
-
-        def counts(tokens: Sequence[int]) -> torch.Tensor:
-            return torch.bincount(torch.tensor(list(tokens), dtype=torch.long), minlength=vocabulary)
-
-        before = counts(asked.entry(prompt).input_ids).expand_as(logits)
-        so_far = torch.stack([counts(drawn[:place]) for place in range(len(drawn))])
-        return penalised_logits(logits, before, so_far, **amounts)
-
-    return change
 
 
 def test_greedy_completions_are_those_of_the_local_sampler(asked: Asked) -> None:
@@ -336,6 +319,48 @@ def test_an_adapter_is_merged_into_what_is_sent(url: str, tmp_path: Path) -> Non
     lines = metric_lines(tmp_path / "run")
     assert [line["generation/weight_syncs"] for line in lines] == [1, 1]
     assert max(line["mismatch/logprob_gap"] for line in lines) < 1e-3
+
+
+def test_weights_are_brought_as_often_as_asked(url: str, tmp_path: Path) -> None:
+    older = (
+        "scoring.behavior_logprobs_source=sampler",
+        "generation.vllm.max_staleness=1",
+        f"generation.vllm.url={url}",
+    )
+    for change, syncs in (("sync_interval=2", [1, 0]), ("sync_weights=false", [0, 0])):
+        train(tmp_path / change, *JOINED, *older, f"generation.vllm.{change}")
+        lines = metric_lines(tmp_path / change)
+        assert [line["generation/weight_syncs"] for line in lines] == syncs
+        assert [line["generation/staleness"] for line in lines] == [0, 1]
+    made_by = {line["policy_version"] for line in completion_lines(tmp_path / "sync_interval=2")}
+    assert made_by == {0}
+    # what configuration cannot foresee, such as a smaller last rollout, is refused where it would happen
+    config = configured(tmp_path / "late", *JOINED, *older, "generation.vllm.sync_interval=2")
+    config.generation.vllm.max_staleness = 0
+    with pytest.raises(GenerationError, match=r"rollout 1 would be sampled by the weights of step 0, 1 steps ago"):
+        run_from_config(config)
+
+
+def test_what_a_request_says_of_itself(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, Any]] = []
+    post = requests.post
+
+    def listening(*args: Any, **kwargs: Any) -> requests.Response:
+        response = post(*args, **kwargs)
+        answers.append(response.json())
+        return response
+
+    monkeypatch.setattr(requests, "post", listening)
+    engine = asked.weights.engine
+    assert isinstance(engine, HttpEngine)
+    monkeypatch.setattr(engine, "_client", VLLMClientConfig(request_id_prefix="mine-"))
+    sampler = asked.sampler(settings(client=VLLMClientConfig(request_logprobs=False)))
+    answers.clear()  # those of bringing the weights
+    _, records = sampler(list(PROMPTS), 2)
+    assert {record.behaviour_logp for group in records for record in group if record} == {None}
+    ids = [answer["id"] for answer in answers if "choices" in answer]
+    assert len(ids) == len(PROMPTS)
+    assert all("mine-" in name for name in ids)
 
 
 @pytest.mark.skipif(JOINS, reason="the server was started by somebody else, who would have to start it again")

@@ -24,7 +24,12 @@ from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.generation.vllm import guard
 from maxent_grpo.training.generation.vllm.ask import Ask, BadAnswerError, ask_seed, read_answers, sampling_parameters
 from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
-from maxent_grpo.training.generation.vllm.server_process import ServerOptions, ServerProcess, server_command
+from maxent_grpo.training.generation.vllm.server_process import (
+    ServerOptions,
+    ServerProcess,
+    server_command,
+    server_environment,
+)
 from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, snapshot_root
 from maxent_grpo.training.settings import generation_settings
 from maxent_grpo.training.types.choices import FinishReason
@@ -150,6 +155,7 @@ def test_the_engine_settings_are_those_of_the_command_line() -> None:
         *("--logprobs-mode processed_logprobs", "--generation-config vllm", "--no-enable-chunked-prefill"),
     ):
         assert said in command
+    assert server_environment(options)["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert not {"--gpu-memory-utilization", "--enforce-eager", "--no-enable-chunked-prefill"} & set(plain)
 
 
