@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.contradictions_method import has_ratio
-from maxent_grpo.config.declared import shown
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
 from maxent_grpo.config.resolve import longest_sequence
 from maxent_grpo.config.root import RootConfig
@@ -157,17 +156,17 @@ def _changed_distribution(config: RootConfig, generation: VllmGenerationConfig) 
         return
     client = generation.vllm
     for name, value, off in (
-        ("presence_penalty", client.presence_penalty, None),
-        ("frequency_penalty", client.frequency_penalty, None),
-        ("logit_bias", client.logit_bias, {}),
-        ("guided_regex", client.guided_regex, None),
-        ("guided_json", client.guided_json, None),
+        ("presence_penalty", client.presence_penalty or None, "null"),
+        ("frequency_penalty", client.frequency_penalty or None, "null"),
+        ("logit_bias", client.logit_bias or None, "{}"),
+        ("guided_regex", client.guided_regex, "null"),
+        ("guided_json", client.guided_json, "null"),
     ):
-        if value not in (None, 0, off):
+        if value is not None:
             yield (
                 f"generation.vllm.{name}={value} samples from another distribution than scoring sees, so the importance "
                 f"ratio would be wrong: set scoring.behavior_logprobs_source=sampler with "
-                f"scoring.mismatch.mode=token_truncate, or generation.vllm.{name}={shown(off)}"
+                f"scoring.mismatch.mode=token_truncate, or generation.vllm.{name}={off}"
             )
 
 

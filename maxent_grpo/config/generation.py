@@ -63,7 +63,7 @@ class VllmEngineConfig:
     """Colocated on a GPU: give vLLM's memory back to the trainer between rollouts."""
     startup_seconds: float = 600.0
     """How long an engine may take until it answers [s]."""
-    extra_args: list[str] = field(default_factory=list)
+    extra_args: list[str] = field(default_factory=list[str])
     """Further arguments of a server's command line, such as [--enable-prefix-caching]."""
 
 

@@ -11,6 +11,7 @@ from maxent_grpo.config.controller import (
     KlControllerConfig,
 )
 from maxent_grpo.config.controller_meta import MetaControllerConfig
+from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
 from maxent_grpo.config.resolve import batch_plan, chosen_options
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.data_summary import data_rows as described_data
@@ -108,6 +109,29 @@ def _batch_rows(config: RootConfig, num_train_prompts: int | None, num_processes
     return [(label, f"{count:>{width}}" if isinstance(count, int) else str(count)) for label, count in counts]
 
 
+def _vllm_rows(config: RootConfig) -> list[Row]:
+    """Where vLLM runs and how often it gets new weights; empty for another sampler."""
+    generation = config.generation
+    if not isinstance(generation, VllmGenerationConfig):
+        return []
+    client = generation.vllm
+    if generation.vllm_mode is VllmMode.colocate:
+        where = "in this process"
+    elif client.url is not None:
+        where = f"servers at {client.url}"
+    else:
+        where = "a server of this run's, on loopback; its log is vllm/server.log in the directory"
+    every = "each rollout" if client.sync_interval == 1 else f"every {client.sync_interval} rollouts"
+    weights = f"brought before {every}, and before each evaluation" if client.sync_weights else "those it started with"
+    return [
+        ("engine", where),
+        ("weights", weights),
+        ("staleness", f"at most {client.max_staleness} optimiser steps"),
+        ("a failed request", f"is sent again up to {client.max_retries} times"),
+        ("what does not come", "is sampled here" if client.backfill_local else "stops the run, which is saved"),
+    ]
+
+
 def _rows_read(facts: Mapping[str, object], name: str) -> int | None:
     return None if facts.get(name, 0) is None else _count(facts, name, 0)
 
@@ -138,10 +162,11 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     data = facts.get("data")
     if isinstance(data, Mapping):
         data_rows += described_data(data)
-    controller_rows = _controller_rows(config)
+    controller_rows, vllm_rows = _controller_rows(config), _vllm_rows(config)
     lines = [
         *section(f"method: {options['scoring']}", method_rows(config)),
         *(section(f"controller: {options['controller']}", controller_rows) if controller_rows else []),
+        *(section("sampling: vllm", vllm_rows) if vllm_rows else []),
         *section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
         *section(f"data: {options['data']}", data_rows),
         *section(f"run: model {options['model']}, seed {config.seed}", run_rows),

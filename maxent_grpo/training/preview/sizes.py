@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from maxent_grpo.config.generation import VllmGenerationConfig
 from maxent_grpo.config.model import Attention
 from maxent_grpo.config.resolve import batch_plan, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
@@ -139,14 +140,17 @@ def memory_estimate(
         shape, restricted=path.restricted, tempered=path.tempered,
         nucleus=work.generation.gen_top_p < 1, counted=_counts_tokens(work.generation),
     )  # fmt: skip
-    phases.append(_rollout(config, work, shape, draw, path.eager, num_processes))
+    generation = config.generation
+    samples_here = not isinstance(generation, VllmGenerationConfig) or generation.vllm.backfill_local
+    if samples_here:
+        phases.append(_rollout(config, work, shape, draw, path.eager, num_processes))
     if needs_old_scores(work.scoring, work.schedule):
         phases.append(scoring_phase("scoring at rollout weights", shape, passes[0], path))
     if has_reference:
         phases.append(scoring_phase("reference scoring", shape, passes[0], replace(path, exact_entropy=False)))
     phases += training_phases(shape, passes, path, more_slices=slices > 1)
     phases.append(optimizer_phase(shape, lists=on_gpu))
-    if config.evaluation.enabled and work.eval_lengths:
+    if config.evaluation.enabled and work.eval_lengths and samples_here:
         phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))

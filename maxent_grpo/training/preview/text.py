@@ -225,6 +225,8 @@ def preview_text(
     note = scoring_note(work)
     if note is not None:
         tokens.append(("", note))
+    if work.generation.use_vllm:
+        memory = [*memory, ("", "vLLM's own memory comes on top of it")]
     lines = [
         *section("tokens", tokens),
         *section("length", length_rows(config, work, shape, first_step)),

@@ -176,3 +176,21 @@ def test_settings_act_on_the_estimate() -> None:
         assert phases_of(change)[phase].size < plain[phase].size, change
     for change in ("model.attention=eager", "scoring.batching.share_prompts=false", "model.dtype=float64"):
         assert phases_of(change)["training, forward"].size > plain["training, forward"].size, change
+
+
+def test_a_run_with_vllm_is_described_and_nothing_is_started(tmp_path: Path) -> None:
+    described = {}
+    for name, extra in {
+        "local": (),
+        "joined": ("generation=vllm", "generation.vllm.url=http://127.0.0.1:9"),
+    }.items():
+        described[name] = preview(configured(tmp_path / name, "scoring=dr_grpo", *extra))
+    assert "sampling: vllm" not in described["local"]
+    assert "\n  engine              servers at http://127.0.0.1:9\n" in described["joined"]
+    assert "\n  weights             brought before each rollout, and before each evaluation\n" in described["joined"]
+    assert "\n  what does not come  stops the run, which is saved\n" in described["joined"]
+    # the caches of sampling are vLLM's
+    assert "key-value cache" in described["local"]
+    assert "key-value cache" not in described["joined"]
+    assert "vLLM's own memory comes on top" in described["joined"]
+    assert not (tmp_path / "joined").exists()
