@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from maxent_grpo.config.contradictions_method import has_ratio
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
+from maxent_grpo.config.model import Dtype
 from maxent_grpo.config.resolve import longest_sequence
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
@@ -107,6 +108,11 @@ def _limits(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[st
             f"generation.penalty.gen_min_p={generation.penalty.gen_min_p} with generation.top_p={generation.top_p}: vLLM cuts by "
             f"min-p before top-p and scoring after it, so that they see different distributions; use "
             f"generation.penalty.gen_min_p=null or generation.top_p=1"
+        )
+    if config.model.dtype is Dtype.float64:
+        yield (
+            "model.dtype=float64: vLLM computes in at most 32 bits, so that its log-probabilities would not be the policy's; use "
+            "model.dtype=float32, or generation=local"
         )
     longest, engine = longest_sequence(config), generation.engine
     if engine.max_model_len is not None and engine.max_model_len < longest:

@@ -15,6 +15,7 @@ from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.inert_method import CLIP_RANGE, METHOD_RULES, Rule, under
+from maxent_grpo.telemetry.inert_sampling import sampling_rules
 from maxent_grpo.training.types.choices import (
     AdvantageKind,
     BehaviorSource,
@@ -177,6 +178,7 @@ RULES = (
     _start_rules,
     _reward_rules,
     _adapter_rules,
+    sampling_rules,
 )
 
 

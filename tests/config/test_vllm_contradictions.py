@@ -69,6 +69,10 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.penalty.gen_min_p=0.1 with generation.top_p=0.9: vLLM cuts by min-p before top-p and scoring after it, so "
         "that they see different distributions; use generation.penalty.gen_min_p=null or generation.top_p=1"
     ],
+    ("model.dtype=float64",): [
+        "model.dtype=float64: vLLM computes in at most 32 bits, so that its log-probabilities would not be the policy's; use "
+        "model.dtype=float32, or generation=local"
+    ],
     ("generation.engine.max_model_len=100",): [
         "generation.engine.max_model_len=100 is less than generation.max_prompt_len + generation.max_completion_len = 261: long "
         "prompts would be refused; use 261 or more, or null"

@@ -163,6 +163,29 @@ def distribution(chosen: GenerationSettings, vocabulary: int, ends: list[int]) -
     )
 
 
+def compare_greedy(asked: Asked, prompts: list[RowPrompt], *, tie: float, length: int = 32) -> int:
+    """How many of vLLM's greedy completions are those of the local sampler.
+
+    Asserts of the others that where they part for the first time, the logits of the two tokens differ by less than ``tie``.
+    """
+    chosen = settings(temperature=0.0, length=length)
+    theirs = asked.sampler(chosen)(list(prompts), 1)[1]
+    own = asked.local_sampler(chosen)(list(prompts), 1)[1]
+    same = 0
+    for prompt, [left], [right] in zip(prompts, theirs, own, strict=True):
+        assert left is not None
+        assert right is not None
+        pairs = list(zip(left.token_ids, right.token_ids, strict=False))
+        parted = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+        if parted is None:
+            assert len(left.token_ids) == len(right.token_ids)
+            same += 1
+            continue
+        logits = asked.logits(prompt, right)[parted]
+        assert abs(float(logits[pairs[parted][0]] - logits[pairs[parted][1]])) < tie
+    return same
+
+
 def token_lists(records: list[list[CompletionRecord | None]]) -> list[list[list[int]]]:
     """The tokens of every completion."""
     return [[list(record.token_ids) for record in group if record is not None] for group in records]

@@ -20,7 +20,7 @@ from maxent_grpo.training.generation.vllm import guard
 
 PROBE_TOKENS = 16
 """Length of the sequence whose log-probabilities are compared [tokens]."""
-PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Mean difference of log-probabilities that is rounding [nats]."""
 KEPT = 2
 """Snapshots that stay: the one in use, and the one before it, which a server may still be reading."""
