@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PARTS, REFUSED = "training/generation/test_vllm_parts.py", "config/test_vllm_contradictions.py"
-SERVER = "vllm/test_server.py"
+SERVER = "with_vllm/test_server.py"
 CONTRADICTION = (REFUSED, "test_the_sentence_of_each_contradiction")
 COMMAND = (PARTS, "test_the_engine_settings_are_those_of_the_command_line")
 MERGED = (PARTS, "test_controls_of_the_client_count_where_there_are_none")
@@ -12,7 +12,7 @@ PAUSES = (PARTS, "test_a_request_that_fails_is_sent_again_after_growing_pauses")
 STALE = (SERVER, "test_weights_are_brought_as_often_as_asked")
 
 VLLM_KNOBS: dict[str, tuple[str, str]] = {
-    "generation.vllm_mode": ("vllm/test_colocate.py", "test_a_colocated_engine_trains"),
+    "generation.vllm_mode": ("with_vllm/test_colocate.py", "test_a_colocated_engine_trains"),
     "generation.weights_dir": (PARTS, "test_snapshots_lie_where_asked_and_go_with_their_owner"),
     "generation.max_in_flight": (SERVER, "test_servers_share_the_work_and_no_more_is_sent_than_allowed"),
     **{
