@@ -72,7 +72,7 @@ from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
-from maxent_grpo.training.scoring.sharing import shares_prompts
+from maxent_grpo.training.scoring.sharing import prompt_sharing
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -278,7 +278,8 @@ def _resources(
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
-        padded=not shares_prompts(ctx.runtime.model, scoring, ctx.logging.write_note),
+        padded=scoring.trl_reference_scoring,
+        sharing=prompt_sharing(ctx.runtime.model, scoring, ctx.logging.write_note),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()

@@ -22,6 +22,8 @@ CALL = 2048
 """A kernel call costs as much as about so many scores of one query and one key; padding that costs less is taken instead."""
 ALONE = 64 * CALL
 """A part of so many scores gains nothing from company, and alone it is read where it stands instead of being gathered."""
+WHOLE = 128
+"""A prompt with its completions of so many tokens is one part under a mask: its runs are too short to pay for three [tokens]."""
 _KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -29,7 +31,7 @@ _KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_ba
 class Part(NamedTuple):
     """``rows`` runs of ``queries`` tokens, each over ``keys`` tokens before it, or causally over itself where that is 0.
 
-    A single row is read where it stands. Several are gathered: queries padded on the right with their last token, keys on the
+    A run is a prompt, a completion, all completions of a prompt (these with keys), or a short prompt with all of them. A single row is read where it stands. Several are gathered: queries padded on the right with their last token, keys on the
     left with their first.
     """
 
@@ -50,8 +52,15 @@ class Part(NamedTuple):
     """[rows * keys] tokens of the keys, of several rows."""
     missing: Tensor | None = None
     """[rows] keys that each row is padded with; None where there are none."""
-    offsets: Tensor | None = None
-    """[rows, queries] tokens between the last key and each query, of parts with keys."""
+    positions: Tensor | None = None
+    """[rows, queries] of parts with keys the number of a query in its completion, of whole prompts its position; else None."""
+    segments: Tensor | None = None
+    """[rows, queries] 0 in the prompt, the number of its completion from 1 on in these; of whole prompts only."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the kernel may tell by itself what is hidden, where no window hides more."""
+        return self.keys == 0 and self.segments is None
 
 
 class Runs(NamedTuple):
@@ -65,21 +74,37 @@ class Runs(NamedTuple):
         return Runs(self.first[chosen], self.size[chosen])
 
 
-def cut_parts(prompts: Runs, behind: Runs, completions: Runs, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of a row as ``read_parts`` reads them: numbers [parts, 9], which stay on the CPU, and places.
+class Places(NamedTuple):
+    """What each token of the row is [L]."""
 
-    Parts of one token's own run come before those over its prompt.
+    position: Tensor
+    """Its position in prompt and completion together."""
+    number: Tensor
+    """Its number in its completion, from 0 on; 0 in prompts."""
+    segment: Tensor
+    """0 in prompts, the number of its completion among those of the prompt from 1 on."""
+
+
+def cut_parts(prompts: Runs, behind: Runs, completions: Runs, group: Tensor, like: Places) -> tuple[Tensor, Tensor]:
+    """The parts of a row as ``read_parts`` reads them: numbers [parts, 10], which stay on the CPU, and places.
+
+    Parts of a token's own run come before those over its prompt.
 
     Args:
         prompts: every prompt.
         behind: all the completions of each prompt as one run.
         completions: every completion.
-        offsets: [L] the number of each completion's token in its completion, from 0 on.
+        group: prompt of each completion.
+        like: what each token is.
     """
-    made = [_causal(runs.pick(chosen)) for runs in (prompts, completions) for chosen in _together(runs.size, runs.size)]
-    made += [
-        _crossing(behind.pick(chosen), prompts.pick(chosen), offsets) for chosen in _together(behind.size, prompts.size)
-    ]
+    whole = prompts.size + behind.size <= WHOLE
+    packs = Runs(prompts.first, (prompts.size + behind.size) * whole)
+    alone = Runs(prompts.first, prompts.size * ~whole)
+    behind = Runs(behind.first, behind.size * ~whole)
+    own = Runs(completions.first, completions.size * ~whole[group])
+    made = [_causal(runs.pick(chosen), None) for runs in (alone, own) for chosen in _together(runs.size, runs.size)]
+    made += [_causal(packs.pick(chosen), like) for chosen in _together(packs.size, packs.size)]
+    made += [_crossing(behind.pick(chosen), alone.pick(chosen), like) for chosen in _together(behind.size, alone.size)]
     begins = torch.tensor([0, *(len(places) for _, places in made)]).cumsum(0)[:-1].tolist()
     numbers = [[*part, at] for (part, _), at in zip(made, begins, strict=True)]
     return torch.tensor(numbers), torch.cat([places for _, places in made])
@@ -105,26 +130,28 @@ def _together(queries: Tensor, keys: Tensor) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
-def _causal(runs: Runs) -> tuple[list[int], Tensor]:
+def _causal(runs: Runs, whole: Places | None) -> tuple[list[int], Tensor]:
     rows, width = len(runs.size), int(runs.size.max())
-    numbers = [rows, width, 0, int(runs.first[0]), 0, width]
-    if rows == 1:
-        return [*numbers, width, 0], torch.empty(0, dtype=torch.long)
     places, real = _right_padded(runs)
-    return [*numbers, int(real.sum()), 0], torch.cat([places.flatten(), *_split(real)])
+    numbers = [rows, width, 0, int(runs.first[0]), 0, width, int(real.sum()), 0, int(whole is not None)]
+    known = [places.flatten(), *_split(real)] if rows > 1 else []
+    if whole is not None:
+        known += [whole.position[places].flatten(), whole.segment[places].flatten()]
+    return numbers, torch.cat([places[0, :0], *known])
 
 
-def _crossing(runs: Runs, keys: Runs, offsets: Tensor) -> tuple[list[int], Tensor]:
+def _crossing(runs: Runs, keys: Runs, like: Places) -> tuple[list[int], Tensor]:
     rows, width, num_keys = len(runs.size), int(runs.size.max()), int(keys.size.max())
     places, real = _right_padded(runs)
-    offset = offsets[places].flatten()
+    number = like.number[places].flatten()
     missing = num_keys - keys.size
-    reach = int(offset.max()) + 1 + num_keys
-    numbers = [rows, width, num_keys, int(runs.first[0]), int(keys.first[0]), reach, int(real.sum()), int(missing.sum())]
+    reach = int(number.max()) + 1 + num_keys
+    numbers = [rows, width, num_keys, int(runs.first[0]), int(keys.first[0]), reach, int(real.sum())]
+    numbers += [int(missing.sum()), 0]
     if rows == 1:
-        return numbers, offset
+        return numbers, number
     key_places = keys.first.unsqueeze(1) + (torch.arange(num_keys) - missing.unsqueeze(1)).clamp(min=0)
-    return numbers, torch.cat([places.flatten(), *_split(real), key_places.flatten(), missing, offset])
+    return numbers, torch.cat([places.flatten(), *_split(real), key_places.flatten(), missing, number])
 
 
 def _right_padded(runs: Runs) -> tuple[Tensor, Tensor]:
@@ -137,42 +164,50 @@ def _split(real: Tensor) -> tuple[Tensor, Tensor]:
     return real.flatten().nonzero()[:, 0], (~real).flatten().nonzero()[:, 0]
 
 
-def read_parts(numbers: Tensor, index: Tensor) -> list[Part]:
-    """The parts that ``cut_parts`` wrote down."""
-    return [_read_part(row, index) for row in numbers.tolist()]
+class RowParts:
+    """The parts of a row that ``cut_parts`` wrote down, ready for every layer."""
+
+    def __init__(self, numbers: Tensor, index: Tensor) -> None:
+        self.parts = [_read_part(row, index) for row in numbers.tolist()]
+        self._seen: dict[tuple[int | None, torch.dtype], list[tuple[Part, Tensor | None]]] = {}
+
+    def seen(self, window: int | None, dtype: torch.dtype) -> list[tuple[Part, Tensor | None]]:
+        """The parts through a window, with the additive masks that they need; made once for all layers."""
+        if (window, dtype) not in self._seen:
+            narrowed = [part for whole in self.parts if (part := _narrowed(whole, window)) is not None]
+            self._seen[window, dtype] = [(part, _mask(part, window, dtype)) for part in narrowed]
+        return self._seen[window, dtype]
 
 
 def _read_part(row: list[int], index: Tensor) -> Part:
-    rows, queries, keys, first_query, first_key, reach, num_real, num_missing, at = row
+    rows, queries, keys, first_query, first_key, reach, num_real, num_missing, is_whole, at = row
     part, num = Part(rows, queries, keys, first_query, first_key, reach), rows * queries
     is_gathered, crosses = rows > 1, keys > 0
     sizes = [num, num_real, num - num_real] if is_gathered else [0, 0, 0]
     sizes += [rows * keys, rows] if is_gathered and crosses else [0, 0]
-    sizes.append(num if crosses else 0)
-    places, real, padding, key_places, missing, offsets = index[at : at + sum(sizes)].split(sizes)
+    sizes += [num if crosses or is_whole else 0, num if is_whole else 0]
+    pieces = index[at : at + sum(sizes)].split(sizes)
     if is_gathered:
-        part = part._replace(places=places, key_places=key_places)
+        part = part._replace(places=pieces[0], key_places=pieces[3])
     if is_gathered and num_real < num:
-        part = part._replace(real=real, padding=padding)
+        part = part._replace(real=pieces[1], padding=pieces[2])
     if num_missing:
-        part = part._replace(missing=missing)
-    return part._replace(offsets=offsets.view(rows, queries)) if crosses else part
+        part = part._replace(missing=pieces[4])
+    if crosses or is_whole:
+        part = part._replace(positions=pieces[5].view(rows, queries))
+    return part._replace(segments=pieces[6].view(rows, queries)) if is_whole else part
 
 
 def parts_forward(
-    query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scaling: float | None, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, parts: RowParts, scaling: float | None, window: int | None
 ) -> tuple[Tensor, Tensor]:
     """Outputs [L, heads, D] and log-sum-exps [L, heads, 1] of queries [L, heads, D], keys and values [L, kv_heads, D]."""
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     lse = torch.empty((*query.shape[:2], 1), dtype=wide, device=query.device)
-    for whole in parts:
-        part = _narrowed(whole, window)
-        if part is None:
-            continue
-        mask = _mask(part, window, query)
+    for part, mask in parts.seen(window, query.dtype):
         found, weight = _KERNEL(
-            _queries(query, part), _keys(key, part), _keys(value, part), 0.0, part.keys == 0 and mask is None,
+            _queries(query, part), _keys(key, part), _keys(value, part), 0.0, mask is None and part.is_causal,
             attn_mask=mask, scale=scaling,
         )  # fmt: skip
         weight = weight.unsqueeze(-1)
@@ -189,7 +224,7 @@ def parts_forward(
 def parts_backward(
     grad: Tensor,
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-    parts: Sequence[Part],
+    parts: RowParts,
     scaling: float | None,
     window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,14 +236,10 @@ def parts_backward(
     for_query, for_key, for_value = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (query, key, value)
     )
-    for whole in parts:
-        part = _narrowed(whole, window)
-        if part is None:
-            continue
-        mask = _mask(part, window, query)
+    for part, mask in parts.seen(window, query.dtype):
         found = _KERNEL_BACKWARD(
             _queries(grad, part, blank=True), _queries(query, part), _keys(key, part), _keys(value, part),
-            _queries(out, part), _queries(lse, part).squeeze(-1), 0.0, part.keys == 0 and mask is None,
+            _queries(out, part), _queries(lse, part).squeeze(-1), 0.0, mask is None and part.is_causal,
             attn_mask=mask, scale=scaling,
         )  # fmt: skip
         if part.keys:
@@ -235,24 +266,39 @@ def _narrowed(part: Part, window: int | None) -> Part | None:
     return part if part.missing is None else part._replace(missing=(part.missing - cut).clamp(min=0))
 
 
-def _mask(part: Part, window: int | None, like: Tensor) -> Tensor | None:
-    """Additive mask over (queries, keys) where something is hidden: by the lowest number, so that a token may see no key."""
-    columns = torch.arange(part.keys or part.queries, device=like.device)
-    visible = None
+def _mask(part: Part, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    """Additive mask [rows, 1, queries, keys] where something is hidden: by the lowest number, so that a token may see no key."""
+    visible = [] if part.segments is None else [_same_or_prompt(part.segments)]
     if window is not None and part.reach > window:
-        if part.offsets is None:
-            distance = columns.unsqueeze(1) - columns
-            visible = ((distance >= 0) & (distance < window)).expand(part.rows, 1, -1, -1)
-        else:
-            distance = part.offsets.unsqueeze(2) + (part.keys - columns)
-            visible = (distance < window).unsqueeze(1)
+        visible.append(_within(part, window))
     if part.missing is not None:
-        known = (columns >= part.missing.unsqueeze(1)).view(part.rows, 1, 1, -1)
-        visible = known.expand(-1, -1, part.queries, -1) if visible is None else visible & known
-    if visible is None:
+        known = torch.arange(part.keys, device=part.missing.device) >= part.missing.unsqueeze(1)
+        visible.append(known.unsqueeze(1).expand(-1, part.queries, -1))
+    if not visible:
         return None
-    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(~visible, torch.finfo(like.dtype).min)
+    hidden = ~torch.stack(visible).all(dim=0).unsqueeze(1)
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def _same_or_prompt(segments: Tensor) -> Tensor:
+    """[rows, n, n] causal, within the prompt and within one's own completion behind it."""
+    query, key = segments.unsqueeze(2), segments.unsqueeze(1)
+    return ((key == query) | (key == 0)).tril()
+
+
+def _within(part: Part, window: int) -> Tensor:
+    """[rows, queries, keys] less than a window before the query, and not behind it."""
+    device = None if part.positions is None else part.positions.device
+    columns = torch.arange(part.keys or part.queries, device=device)
+    if part.keys:
+        assert part.positions is not None
+        distance = part.positions.unsqueeze(2) + (part.keys - columns)
+    else:
+        at = columns.expand(part.rows, -1) if part.positions is None else part.positions
+        distance = at.unsqueeze(2) - at.unsqueeze(1)
+        if part.positions is None:
+            return (distance >= 0) & (distance < window)
+    return distance < window
 
 
 def _queries(values: Tensor, part: Part, *, blank: bool = False) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -11,10 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
+from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.scoring.batch import RowRange
-from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
+from maxent_grpo.training.scoring.packing import (
+    ModelInputs,
+    Sharing,
+    mask_rows,
+    pack_rows,
+    pad_by_length,
+    pad_rows,
+)
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
 from maxent_grpo.training.types.choices import Pooling
 from maxent_grpo.training.types.rewards import ScoreBatch
@@ -61,11 +69,12 @@ class ScoringCounters:
     forward_passes: int = 0
     fed_tokens: int = 0
     scored_tokens: int = 0
+    real_tokens: int = 0
 
     def drain(self) -> ScoringCounters:
         """The counts so far; they start again at zero."""
         counted = replace(self)
-        self.forward_passes = self.fed_tokens = self.scored_tokens = 0
+        self.forward_passes = self.fed_tokens = self.scored_tokens = self.real_tokens = 0
         return counted
 
 
@@ -91,26 +100,41 @@ class TokenScorer:
     entropy: str | None
     entropy_carries_gradient: bool
     padded: bool
-    """One row per sequence, as TRL does, whatever the batching says."""
+    """One pass with a row per sequence, as TRL does, whatever the batching says."""
+    sharing: Sharing = Sharing.masks
+    """How completions can share their prompt under the models that are scored, see ``sharing``."""
     pooling: Pooling | None = None
     """Pool the last layer's hidden states over each completion's tokens: their mean, or the last one's; None leaves them."""
     counters: ScoringCounters = field(default_factory=ScoringCounters)
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether the completions of a group stand behind one copy of their prompt."""
+        return self.batching.share_prompts and self.sharing is not Sharing.none and not self.padded
+
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
         size = self.batching.logprob_chunk_size or max(len(rows), 1)
+        if not (self.shares_prompts or self.padded):
+            return pad_by_length(batch, rows, size, self.batching.max_tokens)
         chunks = [RowRange(at, min(at + size, rows.last)) for at in range(rows.first, rows.last, size)]
-        if self.padded or not self.batching.share_prompts:
+        if self.padded:
             return [pad_rows(batch, chunk) for chunk in chunks]
-        return [pack_rows(batch, chunk, dtype) for chunk in chunks]
+        if self.sharing is Sharing.layout:
+            return [pack_rows(batch, chunk) for chunk in chunks]
+        return [mask_rows(batch, chunk, dtype) for chunk in chunks]
 
     def score(self, model: nn.Module, chunks: list[ModelInputs], width: int) -> TokenScores:
-        """Log-probability and entropy of every completion token of the chunks' rows, stacked; ``width`` is T."""
+        """Log-probability and entropy of every completion token of the chunks' rows, in order; ``width`` is T."""
         parts = [self._score_chunk(model, chunk, width) for chunk in chunks]
+        orders = _stacked([chunk.order for chunk in chunks])
+        back = None if orders is None else orders.argsort().to(parts[0].logp.device)
+        logp = _stacked([part.logp for part in parts], back)
+        assert logp is not None
         return TokenScores(
-            torch.cat([part.logp for part in parts]),
-            _stacked([part.entropy for part in parts]),
-            _stacked([part.pooled_hidden for part in parts]),
+            logp,
+            _stacked([part.entropy for part in parts], back),
+            _stacked([part.pooled_hidden for part in parts], back),
         )
 
     def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int) -> TokenScores:
@@ -125,6 +149,7 @@ class TokenScorer:
         self.counters.forward_passes += 1
         self.counters.fed_tokens += inputs.num_fed
         self.counters.scored_tokens += logp.numel()
+        self.counters.real_tokens += inputs.num_real
 
         def spread(values: Tensor) -> Tensor:
             empty = torch.zeros((num_rows, width), dtype=values.dtype, device=device)
@@ -154,9 +179,13 @@ def pool_hidden(hidden: Tensor, inputs: ModelInputs, pooling: Pooling) -> Tensor
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-def _stacked(parts: list[Tensor | None]) -> Tensor | None:
+def _stacked(parts: Sequence[Tensor | None], order: Tensor | None = None) -> Tensor | None:
+    """The parts' rows one below the other, or those of ``order`` in turn; None where a part has none."""
     known = [part for part in parts if part is not None]
-    return torch.cat(known) if len(known) == len(parts) else None
+    if len(known) < len(parts):
+        return None
+    stacked = torch.cat(known)
+    return stacked if order is None else stacked[order]
 
 
 def last_logits(model: nn.Module, inputs: ModelInputs) -> Tensor:
@@ -165,9 +194,15 @@ def last_logits(model: nn.Module, inputs: ModelInputs) -> Tensor:
 
 
 def model_outputs(model: nn.Module, inputs: ModelInputs, *, with_hidden: bool) -> tuple[Tensor, Tensor | None]:
-    """``last_logits``, and with ``with_hidden`` the last layer's hidden states [rows, L, D] of every position."""
+    """``last_logits``, and with ``with_hidden`` the last layer's hidden states [rows, L, D] of every position.
+
+    Raises:
+        ValueError: the inputs have a layout, and the model takes none.
+    """
     mask: Tensor | dict[str, Tensor] = inputs.attention_mask
-    if inputs.attention_mask.dim() == PAIRWISE:
+    if inputs.layout is not None and not takes_layouts(model):
+        raise ValueError(f"{type(model).__name__} takes no layout, and would let every token see all before it")
+    if inputs.layout is None and inputs.attention_mask.dim() == PAIRWISE:
         mask = windowed_masks(inputs.attention_mask, inputs.position_ids, layer_kinds(model))
     call: dict[str, Any] = {
         "input_ids": inputs.input_ids,
@@ -175,6 +210,8 @@ def model_outputs(model: nn.Module, inputs: ModelInputs, *, with_hidden: bool) -
         "position_ids": inputs.position_ids,
         "logits_to_keep": inputs.num_kept,
     }
+    if inputs.layout is not None:
+        call["layout"] = inputs.layout
     if with_hidden:
         call["output_hidden_states"] = True
     outputs = model(use_cache=False, **accepted(model, call))
