@@ -3,7 +3,7 @@
 The layers are those of the Llama family: two root-mean-square norms, rotary attention whose keys and values are repeated to
 all heads when a mask is given, and a gated feed-forward layer. ``saved_bytes`` counts exactly what autograd keeps for the
 backward pass; the other functions add the tensors that are alive together at the worst moment of a phase. Left out: the
-context and workspaces of a GPU, and what an allocator loses between blocks.
+context and workspaces of a GPU, the masks of prompts so short that a layout makes one, and what an allocator loses between blocks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Pass:
     width: int
     kept: int
     scored: int
+    masked: bool = True
+    """Attention gets a mask for every pair of positions; otherwise a layout of prompts and completions."""
 
     @property
     def tokens(self) -> int:
@@ -176,17 +178,22 @@ def _small(phase: Phase) -> int:
     return sum(part.size for part in phase.parts if not part.is_returned)
 
 
-def scoring_pass(sequences: int, group: int, shortest: int, longest: int, completion: int, shared: bool) -> Pass:
+def scoring_pass(
+    sequences: int, group: int, shortest: int, longest: int, completion: int, shared: bool, laid_out: bool = False
+) -> Pass:
     """The largest pass over ``sequences`` completions of ``completion`` tokens behind prompts of the given lengths.
 
     Shared prompts put a group, or the part of it that is there, behind one copy; a pass whose size neither divides nor is
-    divided by the group's may begin and end inside groups.
+    divided by the group's may begin and end inside groups. ``laid_out`` puts them all in one row.
     """
     scored = sequences * completion
     if not shared:
         return Pass(sequences, longest + completion, completion + 1, scored)
     aligned = sequences % group == 0 or group % sequences == 0
     packs = math.ceil(sequences / group) if aligned else (sequences - 2) // group + 2
+    if laid_out:
+        width = packs * longest + sequences * completion
+        return Pass(1, width, width - shortest + 1, scored, masked=False)
     width = longest + min(sequences, group) * completion
     return Pass(packs, width, width - shortest + 1, scored)
 
@@ -199,22 +206,25 @@ def norm_saved(shape: ModelShape) -> int:
 def layer_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     """What one layer keeps for the backward pass.
 
-    Per token: two norms; query, key, value and output of the attention, all at full width; four tensors of the gated
-    feed-forward layer; and the attention's log-sum-exp per head, or its probabilities if they are written out (in 32 bits,
-    and again in the model's type where that is another).
+    Per token: two norms; query, key, value and output of the attention, under a mask all at full width; four tensors of the
+    gated feed-forward layer; and the attention's log-sum-exp per head, or its probabilities if they are written out (in 32
+    bits, and again in the model's type where that is another).
     """
     size = shape.itemsize
     probability = 4 if size == 4 else 4 + size
     weights = shape.heads * (one.width * probability if path.eager else shape.wide)
-    per_token = 2 * norm_saved(shape) + 4 * size * (shape.attention + shape.intermediate) + weights
+    keys = shape.attention if one.masked else shape.kv_heads * shape.head_dim
+    attention = 2 * size * (shape.attention + keys)
+    per_token = 2 * norm_saved(shape) + attention + 4 * size * shape.intermediate + weights
     return one.tokens * (per_token + shape.adapter_kept)
 
 
 def ends_saved(shape: ModelShape, one: Pass) -> int:
-    """What is kept outside the layers: ids, rotations, the additive mask, the last norm, and the head's input."""
+    """What is kept outside the layers: ids, rotations, the additive mask if there is one, the last norm, and the head's input."""
     size = shape.itemsize
     per_token = INDEX_BYTES + 2 * shape.head_dim * size + (norm_saved(shape) - shape.hidden * size)
-    return one.tokens * per_token + one.rows * (one.width**2 + one.kept * shape.hidden) * size
+    mask = one.width**2 if one.masked else 0
+    return one.tokens * per_token + one.rows * (mask + one.kept * shape.hidden) * size
 
 
 def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
@@ -309,7 +319,8 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
 
 def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) -> Phase:
     """Scoring without gradient."""
-    work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=True)
+    # without a mask keys are not copied to all heads; what is gathered of completions is less than the feed-forward layer's
+    work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=one.masked)
     hidden = Part("activations", work + ends_saved(shape, one), one.tokens * shape.intermediate * shape.itemsize)
     logits = Part("logits and log-softmax", head_forward(shape, one, path), one.scored * shape.vocab * shape.wide)
     return Phase(name, (hidden, logits))

@@ -198,8 +198,9 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
     chunk = min(batching.logprob_chunk_size or size, size)
     sizes = [chunk] * (size // chunk) + ([size % chunk] if size % chunk else [])
     shared = batching.share_prompts and not config.scoring.trl_reference_scoring
+    laid_out = config.model.attention is Attention.sdpa
     return num_slices, [
-        scoring_pass(part, group, min(work.train_lengths), longest, completion, shared) for part in sizes
+        scoring_pass(part, group, min(work.train_lengths), longest, completion, shared, laid_out) for part in sizes
     ]
 
 
