@@ -224,7 +224,8 @@ def ends_saved(shape: ModelShape, one: Pass) -> int:
     size = shape.itemsize
     per_token = INDEX_BYTES + 2 * shape.head_dim * size + (norm_saved(shape) - shape.hidden * size)
     mask = one.width**2 if one.masked else 0
-    return one.tokens * per_token + one.rows * (mask + one.kept * shape.hidden) * size
+    into_head = one.width if one.rows == 1 else one.kept  # of a single row what is kept is no copy, and holds all of it
+    return one.tokens * per_token + one.rows * (mask + into_head * shape.hidden) * size
 
 
 def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:

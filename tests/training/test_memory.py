@@ -12,6 +12,7 @@ from support.tiny import tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from maxent_grpo.models.attention import install_layouts
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
 from maxent_grpo.training.memory import (
@@ -35,7 +36,9 @@ from maxent_grpo.training.memory import (
     training_phases,
 )
 from maxent_grpo.training.preview.sizes import model_shape
+from maxent_grpo.training.scoring import attention_parts
 from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.packing import Sharing
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.types.rewards import PromptCacheEntry, ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
@@ -59,7 +62,7 @@ def a_batch() -> ScoreBatch:
     )
 
 
-def a_scorer(path: ScoringPath, vocab: int) -> TokenScorer:
+def a_scorer(path: ScoringPath, vocab: int, sharing: Sharing = Sharing.layout) -> TokenScorer:
     allowed = torch.ones(vocab, dtype=torch.bool)
     allowed[1] = False
     batching = BatchingSettings(
@@ -72,10 +75,11 @@ def a_scorer(path: ScoringPath, vocab: int) -> TokenScorer:
         entropy="exact" if path.exact_entropy else None,
         entropy_carries_gradient=path.entropy_gradient,
         padded=False,
+        sharing=sharing,
     )
 
 
-def kept_by_autograd(model: Any, path: ScoringPath) -> int:
+def kept_by_autograd(model: Any, path: ScoringPath, sharing: Sharing = Sharing.layout) -> int:
     """Bytes of the distinct storages that a scored slice keeps for the backward pass, weights left out."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     storages: dict[int, torch.UntypedStorage] = {}
@@ -86,32 +90,41 @@ def kept_by_autograd(model: Any, path: ScoringPath) -> int:
             storages[storage.data_ptr()] = storage  # held, so that no address is used twice
         return tensor
 
-    scorer, batch = a_scorer(path, model.config.vocab_size), a_batch()
+    if sharing is Sharing.layout:
+        install_layouts(model)
+    scorer, batch = a_scorer(path, model.config.vocab_size, sharing), a_batch()
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), next(model.parameters()).dtype)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         scorer.score(model, chunks, COMPLETION)
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def the_pass() -> Any:
-    return scoring_pass(PROMPTS * GROUP, GROUP, PROMPT, PROMPT, COMPLETION, shared=True)
+def the_pass(sharing: Sharing = Sharing.layout) -> Any:
+    laid_out = sharing is Sharing.layout
+    return scoring_pass(PROMPTS * GROUP, GROUP, PROMPT, PROMPT, COMPLETION, shared=True, laid_out=laid_out)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("attention", "sharing"), [("sdpa", Sharing.layout), ("sdpa", Sharing.masks), ("eager", Sharing.masks)]
+)
+@pytest.mark.parametrize("whole", [0, attention_parts.WHOLE])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_autograd_keeps_exactly_what_the_formula_counts(attention: str, dtype: torch.dtype) -> None:
+def test_autograd_keeps_exactly_what_the_formula_counts(
+    attention: str, sharing: Sharing, whole: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the whole model with grouped keys and values, byte for byte; and of a layer more."""
-    path = ScoringPath(eager=attention == "eager")
+    monkeypatch.setattr(attention_parts, "WHOLE", whole)
+    path, one = ScoringPath(eager=attention == "eager"), the_pass(sharing)
     seen = []
     for layers in (1, 3):
         model = tiny_llama(dtype, num_hidden_layers=layers, **GQA).train()
         model.set_attn_implementation(attention)
         shape = model_shape(model)
-        seen.append(kept_by_autograd(model, path))
+        seen.append(kept_by_autograd(model, path, sharing))
         # written-out attention adds the mask, which needs no copy for the backward pass; the scorer's caller holds it
-        held = the_pass().rows * the_pass().width ** 2 * dtype.itemsize if path.eager else 0
-        assert seen[-1] == saved_bytes(shape, the_pass(), path) + head_saved(shape, the_pass(), path) - held
-    assert seen[1] - seen[0] == 2 * layer_saved(model_shape(model), the_pass(), path)
+        held = one.rows * one.width**2 * dtype.itemsize if path.eager else 0
+        assert seen[-1] == saved_bytes(shape, one, path) + head_saved(shape, one, path) - held
+    assert seen[1] - seen[0] == 2 * layer_saved(model_shape(model), one, path)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +203,7 @@ def vocabulary_heavy() -> Any:
 )
 def test_a_training_slice_has_at_most_what_the_formula_says_alive(path: ScoringPath) -> None:
     model = vocabulary_heavy().train()
+    install_layouts(model)
     shape, batch, scorer = model_shape(model), a_batch(), a_scorer(path, 20_000)
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), torch.float32)
     phases = training_phases(shape, [the_pass()], path, more_slices=False)
@@ -242,6 +256,8 @@ def test_a_slice_with_gradients_of_others_and_of_several_passes_holds_more() -> 
 def test_passes_and_room_are_counted_as_they_are_made() -> None:
     shared = scoring_pass(8, 4, 10, 12, 3, shared=True)
     assert (shared.rows, shared.width, shared.kept, shared.scored) == (2, 24, 15, 24)
+    flat = scoring_pass(8, 4, 10, 12, 3, shared=True, laid_out=True)
+    assert (flat.rows, flat.width, flat.kept, flat.scored) == (1, 48, 39, 24)
     cut = scoring_pass(6, 4, 10, 10, 3, shared=True)
     assert (cut.rows, cut.width) == (3, 22)
     padded = scoring_pass(6, 4, 10, 12, 3, shared=False)
@@ -266,3 +282,7 @@ def test_a_shape_of_known_sizes() -> None:
     one = scoring_pass(32, 8, 78, 78, 48, shared=True)
     # 6 hidden + 4 heads + 4 feed-forward widths, a log-sum-exp per head, two reciprocal roots
     assert layer_saved(smol, one, ScoringPath()) == 4 * one.tokens * (6 * 576 + 4 * 576 + 4 * 1536 + 9 + 2)
+    # in a layout keys and values keep their own width
+    flat = scoring_pass(32, 8, 78, 78, 48, shared=True, laid_out=True)
+    saved = 4 * flat.tokens * (6 * 576 + 2 * 576 + 2 * 192 + 4 * 1536 + 9 + 2)
+    assert layer_saved(smol, flat, ScoringPath()) == saved
