@@ -12,7 +12,6 @@ the completions that share it (the identity behind FlashAttention: Dao et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch

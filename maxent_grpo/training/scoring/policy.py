@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.models.attention import takes_layouts
+from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.scoring.batch import RowRange

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from maxent_grpo.training.scoring.attention_parts import (
     Places,
@@ -42,9 +42,7 @@ class SharedPrompts:
 
     def to(self, device: torch.device) -> SharedPrompts:
         """The same layout for tokens on ``device``."""
-        return SharedPrompts(
-            self.prompt_lengths, self.group_sizes, self.lengths, self.numbers, self.index.to(device)
-        )
+        return SharedPrompts(self.prompt_lengths, self.group_sizes, self.lengths, self.numbers, self.index.to(device))
 
     @cached_property
     def parts(self) -> RowParts:
@@ -54,13 +52,12 @@ class SharedPrompts:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, window: int | None) -> Tensor:
         """Outputs [1, L, heads, D] of queries [1, heads, L, D], keys and values [1, kv_heads, L, D]."""
         if query.device.type != "cpu":
-            return attend_by_prompt(self, query, key, value, scaling, window)
+            return _UNCOMPILED(self, query, key, value, scaling, window)
         if torch.compiler.is_compiling():
             return _compiled_parts(query, key, value, self.numbers, self.index, scaling, window)[0]
         return _InParts.apply(query, key, value, self.parts, scaling, window)  # pyright: ignore
 
 
-@torch.compiler.disable
 def attend_by_prompt(
     layout: SharedPrompts, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
@@ -98,6 +95,9 @@ def attend_by_prompt(
         outputs.append(found.transpose(0, 1)[:, real])
         at += int(lengths.sum())
     return torch.cat(outputs, dim=1).transpose(0, 1).unsqueeze(0)
+
+
+_UNCOMPILED: Any = torch.compiler.disable(attend_by_prompt)
 
 
 def _lower_right(queries: int, before: int, window: int | None, device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -39,9 +39,7 @@ CUTS = {
 
 def layout_of(rows: tuple[list[int], list[list[int]]]) -> SharedPrompts:
     prompts, groups = rows
-    return lay_out(
-        torch.tensor(prompts), torch.tensor([len(group) for group in groups]), torch.tensor(sum(groups, []))
-    )
+    return lay_out(torch.tensor(prompts), torch.tensor([len(group) for group in groups]), torch.tensor(list(chain(*groups))))
 
 
 def visible_to(rows: tuple[list[int], list[list[int]]], window: int | None) -> Tensor:
