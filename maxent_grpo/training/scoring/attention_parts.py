@@ -12,6 +12,7 @@ the completions that share it (the identity behind FlashAttention: Dao et al. 20
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ CALL = 2048
 """A kernel call costs as much as about so many scores of one query and one key; padding that costs less is taken instead."""
 ALONE = 64 * CALL
 """A part of so many scores gains nothing from company, and alone it is read where it stands instead of being gathered."""
+KEPT_MASK = 2**20
+"""Masks of so many numbers are kept for the next layer; larger ones are made anew, for less than their attention costs."""
 WHOLE = 128
 """A prompt with its completions of so many tokens is one part under a mask: its runs are too short to pay for three [tokens]."""
 _KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -30,8 +33,9 @@ _KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_ba
 class Part(NamedTuple):
     """``rows`` runs of ``queries`` tokens, each over ``keys`` tokens before it, or causally over itself where that is 0.
 
-    A run is a prompt, a completion, all completions of a prompt (these with keys), or a short prompt with all of them. A single row is read where it stands. Several are gathered: queries padded on the right with their last token, keys on the
-    left with their first.
+    A run is a prompt, a completion, all completions of a prompt (these with keys), or a short prompt with all of them. A single
+    row is read where it stands. Several are gathered: queries padded on the right with their last token, keys on the left with
+    their first.
     """
 
     rows: int
@@ -85,7 +89,7 @@ class Places(NamedTuple):
 
 
 def cut_parts(prompts: Runs, behind: Runs, completions: Runs, group: Tensor, like: Places) -> tuple[Tensor, Tensor]:
-    """The parts of a row as ``read_parts`` reads them: numbers [parts, 10], which stay on the CPU, and places.
+    """The parts of a row as ``RowParts`` reads them: numbers [parts, 10], which stay on the CPU, and places.
 
     Parts of a token's own run come before those over its prompt.
 
@@ -168,14 +172,20 @@ class RowParts:
 
     def __init__(self, numbers: Tensor, index: Tensor) -> None:
         self.parts = [_read_part(row, index) for row in numbers.tolist()]
-        self._seen: dict[tuple[int | None, torch.dtype], list[tuple[Part, Tensor | None]]] = {}
+        self._masks: dict[tuple[int, int | None, torch.dtype], Tensor] = {}
 
-    def seen(self, window: int | None, dtype: torch.dtype) -> list[tuple[Part, Tensor | None]]:
-        """The parts through a window, with the additive masks that they need; made once for all layers."""
-        if (window, dtype) not in self._seen:
-            narrowed = [part for whole in self.parts if (part := _narrowed(whole, window)) is not None]
-            self._seen[window, dtype] = [(part, _mask(part, window, dtype)) for part in narrowed]
-        return self._seen[window, dtype]
+    def seen(self, window: int | None, dtype: torch.dtype) -> Iterator[tuple[Part, Tensor | None]]:
+        """The parts through a window, with the additive masks that they need."""
+        for number, whole in enumerate(self.parts):
+            part, key = _narrowed(whole, window), (number, window, dtype)
+            if part is None:
+                continue
+            mask = self._masks.get(key)
+            if mask is None:
+                mask = _mask(part, window, dtype)
+            if mask is not None and mask.numel() <= KEPT_MASK:
+                self._masks[key] = mask
+            yield part, mask
 
 
 def _read_part(row: list[int], index: Tensor) -> Part:

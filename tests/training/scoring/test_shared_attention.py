@@ -33,13 +33,15 @@ CUTS = {
     "as it is": {},
     "no prompt whole": {"WHOLE": 0},
     "each run by itself": {"WHOLE": 0, "CALL": 0},
-    "all together": {"WHOLE": 0, "CALL": 10**6, "ALONE": 10**9},
+    "all together": {"WHOLE": 0, "CALL": 10**6, "ALONE": 10**9, "KEPT_MASK": 0},
 }
 
 
 def layout_of(rows: tuple[list[int], list[list[int]]]) -> SharedPrompts:
     prompts, groups = rows
-    return lay_out(torch.tensor(prompts), torch.tensor([len(group) for group in groups]), torch.tensor(list(chain(*groups))))
+    return lay_out(
+        torch.tensor(prompts), torch.tensor([len(group) for group in groups]), torch.tensor(list(chain(*groups)))
+    )
 
 
 def visible_to(rows: tuple[list[int], list[list[int]]], window: int | None) -> Tensor:
