@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maxent_grpo.objective import fused_head
-from maxent_grpo.objective.fused_head import HeadDistribution, HeadScores, HeadTransform, Slopes, head_scores
+from maxent_grpo.objective.fused_head import HeadScores, Slopes, head_scores
+from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransform
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 
@@ -182,6 +183,7 @@ def test_no_tokens_give_no_scores_and_gradients_of_zero(dtype: torch.dtype, know
     scores = head_scores(
         hidden, weight, bias, targets, HeadDistribution(), with_entropy=True, slopes=slopes if known else None
     )
+    assert scores.entropy is not None
     assert scores.logp.shape == scores.entropy.shape == (0,)
     weighted(scores, slopes).backward()
     assert hidden.grad.shape == (0, WIDTH)
