@@ -30,7 +30,7 @@ def output_head(model: nn.Module) -> nn.Linear | str:
         return f"{type(unwrapped(model)).__name__} names no output head"
     # adapters, quantised layers and sharded weights are classes of their own, whose product is not this weight's
     if type(head) is not nn.Linear:
-        return f"its output head is a {type(head).__name__}"
+        return f"its output head is a {type(head).__module__.partition('.')[0]}.{type(head).__name__}"
     if type(head.weight) is not nn.Parameter:
         return f"the weight of its output head is a {type(head.weight).__name__}"
     return head

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from maxent_grpo.distributed import global_sum
+from maxent_grpo.objective.fused_head import Slopes
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
@@ -18,11 +20,12 @@ from maxent_grpo.training.control.base import Controller, InformativeGroups, Ste
 from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
+from maxent_grpo.training.foreseen import foreseen_slopes, slopes_are_known
 from maxent_grpo.training.generation.streams import batch_uniforms
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
-from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
+from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss, shared_loss
 from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
@@ -97,18 +100,13 @@ def train_step(
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
+    share = _SliceLoss(ctx, resources, experience, rows, targets, row_scores, values, counts, chosen)
     for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
         with clock.phase("policy"):
-            raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
-            scores = sequence_scores(raw, experience, piece, ctx, resources)
-            here = slice(piece.first - rows.first, piece.last - rows.first)
-            if whole or method.listwise_scale == 0:
-                row_scores[here] = _row_scores(scores, scoring)
-            row_targets = _slice_targets(method, targets, row_scores, here, experience, piece, raw.logp, chosen)
-            loss = compute_loss(
-                scores, row_targets, method, scoring.weighting,
-                score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
-            )  # fmt: skip
+            raw = _score(
+                resources, ctx, chunks, experience, share.foreseen(piece, whole, chunks)
+            )  # log pi_theta(y_i | x)
+            scores, row_targets, loss = share(raw, piece, whole)
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
             backward(accelerator, loss.loss)
@@ -126,6 +124,53 @@ def train_step(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
         None if chosen is None else chosen.selected, method.mismatch is not None,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _SliceLoss:
+    """From the log-probabilities of a slice to its share of the step's loss."""
+
+    ctx: TrainingLoopContext
+    resources: StepResources
+    experience: Experience
+    rows: RowRange
+    targets: SequenceTargets
+    row_scores: Tensor
+    values: ControllerValues
+    counts: StepCounts
+    chosen: TokenChoice | None
+
+    def __call__(
+        self, raw: TokenScores, piece: RowRange, whole: bool
+    ) -> tuple[SequenceScores, SliceTargets, LossOutputs]:
+        method, scoring = _method(self.resources), self.ctx.scoring
+        scores = sequence_scores(raw, self.experience, piece, self.ctx, self.resources)
+        here = slice(piece.first - self.rows.first, piece.last - self.rows.first)
+        if whole or method.listwise_scale == 0:
+            self.row_scores[here] = _row_scores(scores, scoring)
+        row_targets = _slice_targets(
+            method, self.targets, self.row_scores, here, self.experience, piece, raw.logp, self.chosen
+        )
+        loss = compute_loss(
+            scores, row_targets, method, scoring.weighting,
+            score_mode=scoring.weighting.score_mode, kl_beta=self.values.kl_beta, counts=self.counts,
+        )  # fmt: skip
+        return scores, row_targets, loss
+
+    def foreseen(self, piece: RowRange, whole: bool, chunks: list[ModelInputs]) -> Slopes | None:
+        """What the slice's loss will ask of each log-probability; None where that depends on them."""
+        scorer = _scorer(self.resources)
+        known = slopes_are_known(
+            _method(self.resources), self.values, old_logp=self.experience.old_logp, passes=len(chunks)
+        )
+        if scorer.head is None or not known:
+            return None
+        shape = (len(piece), self.experience.tokens.completion_ids.shape[1])
+        like = next(self.ctx.runtime.model.parameters())
+        return foreseen_slopes(partial(self._to_differentiate, piece, whole), scorer, shape, like)
+
+    def _to_differentiate(self, piece: RowRange, whole: bool, raw: TokenScores) -> Tensor:
+        return shared_loss(self.ctx.runtime.accelerator, self(raw, piece, whole)[2].loss)
 
 
 def sequence_scores(
@@ -249,9 +294,14 @@ def _slices(
 
 
 def _score(
-    resources: StepResources, ctx: TrainingLoopContext, chunks: list[ModelInputs], experience: Experience
+    resources: StepResources,
+    ctx: TrainingLoopContext,
+    chunks: list[ModelInputs],
+    experience: Experience,
+    slopes: Slopes | None,
 ) -> TokenScores:
-    return _scorer(resources).score(ctx.runtime.model, chunks, experience.tokens.completion_ids.shape[1])
+    width = experience.tokens.completion_ids.shape[1]
+    return _scorer(resources).score(ctx.runtime.model, chunks, width, slopes)
 
 
 def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:

@@ -39,11 +39,12 @@ def separate_head(model: nn.Module, note: Callable[[str], None]) -> HeadTransfor
 
 def head_problem_or_transform(model: nn.Module) -> HeadTransform | str:
     """What the model does to the products of its output matrix, or why that is unknown."""
+    model = unwrapped(model)
     head = output_head(model)
     if isinstance(head, str):
         return head
-    name = type(unwrapped(model)).__name__
-    if getattr(unwrapped(model), "_compiled_call_impl", None) is not None:
+    name = type(model).__name__
+    if getattr(model, "_compiled_call_impl", None) is not None:
         return f"{name} is compiled together with its head"
     if head.weight.dtype not in TOLERANCE:
         return f"its output head has weights of type {str(head.weight.dtype).removeprefix('torch.')}"
@@ -94,7 +95,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 def _tried(model: nn.Module) -> ModelInputs:
     """One short sequence."""
-    vocab = cast(Tensor, unwrapped(model).get_input_embeddings().weight).shape[0]
+    vocab = cast(Any, model).get_input_embeddings().weight.shape[0]
     places = torch.arange(TRIED).unsqueeze(0)
     none = places[0, :0]
     return ModelInputs(
