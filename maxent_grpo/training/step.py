@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -20,16 +19,16 @@ from maxent_grpo.training.control.base import Controller, InformativeGroups, Ste
 from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
-from maxent_grpo.training.foreseen import foreseen_slopes, slopes_are_known
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.loss import SliceTargets
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
-from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss, shared_loss
+from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
 from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient
+from maxent_grpo.training.slice_loss import SliceLoss, behaviour_logp, trainer_logp
 from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.token_selection import TokenChoice, choose_tokens, step_tokens
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
@@ -100,12 +99,11 @@ def train_step(
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
-    share = _SliceLoss(ctx, resources, experience, rows, targets, row_scores, values, counts, chosen)
+    share = SliceLoss(method, scoring, experience, rows, targets, row_scores, values, counts, chosen)
     for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
         with clock.phase("policy"):
-            raw = _score(
-                resources, ctx, chunks, experience, share.foreseen(piece, whole, chunks)
-            )  # log pi_theta(y_i | x)
+            slopes = share.foreseen(piece, whole, len(chunks), _scorer(resources), ctx.runtime)
+            raw = _score(resources, ctx, chunks, experience, slopes)  # log pi_theta(y_i | x)
             scores, row_targets, loss = share(raw, piece, whole)
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
@@ -124,95 +122,6 @@ def train_step(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
         None if chosen is None else chosen.selected, method.mismatch is not None,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _SliceLoss:
-    """From the log-probabilities of a slice to its share of the step's loss."""
-
-    ctx: TrainingLoopContext
-    resources: StepResources
-    experience: Experience
-    rows: RowRange
-    targets: SequenceTargets
-    row_scores: Tensor
-    values: ControllerValues
-    counts: StepCounts
-    chosen: TokenChoice | None
-
-    def __call__(
-        self, raw: TokenScores, piece: RowRange, whole: bool
-    ) -> tuple[SequenceScores, SliceTargets, LossOutputs]:
-        method, scoring = _method(self.resources), self.ctx.scoring
-        scores = sequence_scores(raw, self.experience, piece, self.ctx, self.resources)
-        here = slice(piece.first - self.rows.first, piece.last - self.rows.first)
-        if whole or method.listwise_scale == 0:
-            self.row_scores[here] = _row_scores(scores, scoring)
-        row_targets = _slice_targets(
-            method, self.targets, self.row_scores, here, self.experience, piece, raw.logp, self.chosen
-        )
-        loss = compute_loss(
-            scores, row_targets, method, scoring.weighting,
-            score_mode=scoring.weighting.score_mode, kl_beta=self.values.kl_beta, counts=self.counts,
-        )  # fmt: skip
-        return scores, row_targets, loss
-
-    def foreseen(self, piece: RowRange, whole: bool, chunks: list[ModelInputs]) -> Slopes | None:
-        """What the slice's loss will ask of each log-probability; None where that depends on them."""
-        scorer = _scorer(self.resources)
-        known = slopes_are_known(
-            _method(self.resources), self.values, old_logp=self.experience.old_logp, passes=len(chunks)
-        )
-        if scorer.head is None or not known:
-            return None
-        shape = (len(piece), self.experience.tokens.completion_ids.shape[1])
-        like = next(self.ctx.runtime.model.parameters())
-        return foreseen_slopes(partial(self._to_differentiate, piece, whole), scorer, shape, like)
-
-    def _to_differentiate(self, piece: RowRange, whole: bool, raw: TokenScores) -> Tensor:
-        return shared_loss(self.ctx.runtime.accelerator, self(raw, piece, whole)[2].loss)
-
-
-def sequence_scores(
-    raw: TokenScores, experience: Experience, piece: RowRange, ctx: TrainingLoopContext, resources: StepResources
-) -> SequenceScores:
-    """The slice's log-probs beside those of the behaviour policy, and their sums over trained tokens."""
-    mask = experience.mask[piece.slice].to(raw.logp.device)
-    old = _behaviour_logp(raw.logp, experience, piece, _method(resources))
-    current_sum, old_sum = sequence_sum(raw.logp, mask), sequence_sum(old, mask)
-    return SequenceScores(
-        cur_logp_sum=current_sum,
-        behavior_logp_sum=old_sum,
-        log_ratio_train=(current_sum - old_sum).detach(),
-        denom_tok_tensor=mask.sum(dim=-1).clamp(min=1),
-        pooled_hidden=raw.pooled_hidden,
-        policy_entropy_sum=None if raw.entropy is None else sequence_sum(raw.entropy, mask),
-        token_logp=raw.logp,
-        token_mask=mask,
-        old_token_logp=old,
-        token_entropy=raw.entropy,
-    )
-
-
-def _behaviour_logp(logp: Tensor, experience: Experience, rows: RowRange, method: Method) -> Tensor:
-    """[n, T] log-probs under the behaviour policy, beside those of the current one."""
-    old = _trainer_logp(logp, experience, rows)
-    if method.ratio_from_sampler:
-        known = experience.sampled_known[rows.slice].to(logp.device)
-        # a token that came without a log-prob counts as on-policy: its ratio is 1
-        old = torch.where(known, experience.sampled_logp[rows.slice].to(logp.device, logp.dtype), old)
-    return old
-
-
-def _trainer_logp(logp: Tensor, experience: Experience, rows: RowRange) -> Tensor:
-    """[n, T] the trainer's log-probs at the weights that sampled, beside the current ones."""
-    current = logp.detach()  # exactly on-policy unless something else is known
-    if experience.old_logp is None:
-        return current
-    old = experience.old_logp[rows.slice].to(logp.device)
-    if experience.old_known is None:
-        return old
-    return torch.where(experience.old_rows(rows).unsqueeze(-1).to(logp.device), old.to(current), current)
 
 
 def _choose(
@@ -234,7 +143,7 @@ def _choose(
     mask = experience.mask[rows.slice]
     tokens = step_tokens(
         logp,
-        _behaviour_logp(logp, experience, rows, method),
+        behaviour_logp(logp, experience, rows, method),
         targets.advantages.flatten().to(logp),
         entropy,
         batch_uniforms(resources.seed, "token_selection", step, names, mask.shape[1]),
@@ -304,55 +213,6 @@ def _score(
     return _scorer(resources).score(ctx.runtime.model, chunks, width, slopes)
 
 
-def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:
-    assert scores.token_mask is not None
-    lengths = scores.token_mask.sum(dim=-1)
-    return group_scores(scores.cur_logp_sum, lengths, scoring.weighting, scoring.weighting.score_mode, 1).flatten()
-
-
-def _slice_targets(
-    method: Method,
-    targets: SequenceTargets,
-    row_scores: Tensor,
-    here: slice,
-    experience: Experience,
-    piece: RowRange,
-    like: Tensor,
-    chosen: TokenChoice | None,
-) -> SliceTargets:
-    """The rows of the targets that a slice trains, of the device and type of its log-probs."""
-    size = targets.group_size
-    first, last = here.start // size, -(-here.stop // size)
-    inside = slice(here.start - first * size, here.stop - first * size)
-    groups = targets.groups(first, last)
-    term = method.group_loss(groups, row_scores.view(-1, size)[first:last])
-    part = groups.listwise_valid
-    num_part = part.sum(dim=-1, keepdim=True).to(groups.advantages.dtype)
-    baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
-    reference = None if experience.reference is None else experience.reference.ref_token_logp
-    known = experience.sampled_known[piece.slice].to(like.device)
-    # a token that came without a log-prob is corrected by nothing: its mismatch is 0
-    trainer = _trainer_logp(like, experience, piece).to(like)
-
-    def rows(values: Tensor) -> Tensor:
-        return values.flatten()[inside].to(like)
-
-    def tokens(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask[here].to(like.device)
-
-    return SliceTargets(
-        advantages=rows(groups.advantages),
-        reference_logp=None if reference is None else reference[piece.slice].to(like),
-        sampled_logp=torch.where(known, experience.sampled_logp[piece.slice].to(like), trainer),
-        listwise_value=rows((term.value / size).unsqueeze(-1).expand(-1, size)),
-        listwise_coefficient=rows(term.coefficient),
-        weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),
-        weight_baseline=rows(baseline),
-        trained_tokens=tokens(chosen.trained if chosen else None),
-        held_tokens=tokens(chosen.held if chosen else None),
-    )
-
-
 def _measure(
     sums: StepSums,
     scores: SequenceScores,
@@ -374,7 +234,7 @@ def _measure(
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
-    trainer = _trainer_logp(logp, experience, piece)
+    trainer = trainer_logp(logp, experience, piece)
     known = experience.sampled_known[piece.slice].to(logp.device) & mask
     if not at_rollout_weights:
         # elsewhere the sampler's log-probs would be compared with those of other weights
