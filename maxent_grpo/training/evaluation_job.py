@@ -39,6 +39,7 @@ from maxent_grpo.training.evaluation_result import GREEDY
 from maxent_grpo.training.optim import resolve_schedule
 from maxent_grpo.training.prepared_rows import row_renderer
 from maxent_grpo.training.samplers import local_generator, sampled_distribution
+from maxent_grpo.training.scoring.head_probe import separate_head
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.sharing import prompt_sharing
 from maxent_grpo.training.settings import evaluation_settings, generation_settings, scoring_settings
@@ -196,6 +197,7 @@ def validation_of(
     scorer = TokenScorer(
         sampled_distribution(runtime, generation), scoring.batching, None, False,
         padded=scoring.trl_reference_scoring, sharing=prompt_sharing(loaded.model, scoring, notes.append),
+        head=separate_head(loaded.model, notes.append),
     )  # fmt: skip
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(task.train_rows)

@@ -116,7 +116,12 @@ def backward(accelerator: Accelerator, loss: Tensor) -> None:
     training averages them over processes, which multiplying by their number undoes. Accumulation is the caller's:
     the accelerator is built with gradient_accumulation_steps = 1.
     """
-    accelerator.backward(loss * accelerator.num_processes if accelerator.num_processes > 1 else loss)
+    accelerator.backward(shared_loss(accelerator, loss))
+
+
+def shared_loss(accelerator: Accelerator, loss: Tensor) -> Tensor:
+    """What ``backward`` differentiates: the share, times the number of processes that the gradients are averaged over."""
+    return loss * accelerator.num_processes if accelerator.num_processes > 1 else loss
 
 
 def apply_gradients(

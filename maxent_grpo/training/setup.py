@@ -70,6 +70,7 @@ from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
 from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.head_probe import separate_head
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
 from maxent_grpo.training.scoring.sharing import prompt_sharing
@@ -280,6 +281,7 @@ def _resources(
         entropy_carries_gradient=scoring.entropy_coef > 0,
         padded=scoring.trl_reference_scoring,
         sharing=prompt_sharing(ctx.runtime.model, scoring, ctx.logging.write_note),
+        head=separate_head(ctx.runtime.model, ctx.logging.write_note),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from maxent_grpo.distributed import global_sum
+from maxent_grpo.objective.fused_head import Slopes
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
@@ -19,7 +20,7 @@ from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience, loader_ranges
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.loss import SliceTargets
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
@@ -27,6 +28,7 @@ from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_grou
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient
+from maxent_grpo.training.slice_loss import SliceLoss, behaviour_logp, trainer_logp
 from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.token_selection import TokenChoice, choose_tokens, step_tokens
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
@@ -97,18 +99,12 @@ def train_step(
 
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
+    share = SliceLoss(method, scoring, experience, rows, targets, row_scores, values, counts, chosen)
     for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
         with clock.phase("policy"):
-            raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
-            scores = sequence_scores(raw, experience, piece, ctx, resources)
-            here = slice(piece.first - rows.first, piece.last - rows.first)
-            if whole or method.listwise_scale == 0:
-                row_scores[here] = _row_scores(scores, scoring)
-            row_targets = _slice_targets(method, targets, row_scores, here, experience, piece, raw.logp, chosen)
-            loss = compute_loss(
-                scores, row_targets, method, scoring.weighting,
-                score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
-            )  # fmt: skip
+            slopes = share.foreseen(piece, whole, len(chunks), _scorer(resources), ctx.runtime)
+            raw = _score(resources, ctx, chunks, experience, slopes)  # log pi_theta(y_i | x)
+            scores, row_targets, loss = share(raw, piece, whole)
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
             backward(accelerator, loss.loss)
@@ -126,48 +122,6 @@ def train_step(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
         None if chosen is None else chosen.selected, method.mismatch is not None,
     )  # fmt: skip
-
-
-def sequence_scores(
-    raw: TokenScores, experience: Experience, piece: RowRange, ctx: TrainingLoopContext, resources: StepResources
-) -> SequenceScores:
-    """The slice's log-probs beside those of the behaviour policy, and their sums over trained tokens."""
-    mask = experience.mask[piece.slice].to(raw.logp.device)
-    old = _behaviour_logp(raw.logp, experience, piece, _method(resources))
-    current_sum, old_sum = sequence_sum(raw.logp, mask), sequence_sum(old, mask)
-    return SequenceScores(
-        cur_logp_sum=current_sum,
-        behavior_logp_sum=old_sum,
-        log_ratio_train=(current_sum - old_sum).detach(),
-        denom_tok_tensor=mask.sum(dim=-1).clamp(min=1),
-        pooled_hidden=raw.pooled_hidden,
-        policy_entropy_sum=None if raw.entropy is None else sequence_sum(raw.entropy, mask),
-        token_logp=raw.logp,
-        token_mask=mask,
-        old_token_logp=old,
-        token_entropy=raw.entropy,
-    )
-
-
-def _behaviour_logp(logp: Tensor, experience: Experience, rows: RowRange, method: Method) -> Tensor:
-    """[n, T] log-probs under the behaviour policy, beside those of the current one."""
-    old = _trainer_logp(logp, experience, rows)
-    if method.ratio_from_sampler:
-        known = experience.sampled_known[rows.slice].to(logp.device)
-        # a token that came without a log-prob counts as on-policy: its ratio is 1
-        old = torch.where(known, experience.sampled_logp[rows.slice].to(logp.device, logp.dtype), old)
-    return old
-
-
-def _trainer_logp(logp: Tensor, experience: Experience, rows: RowRange) -> Tensor:
-    """[n, T] the trainer's log-probs at the weights that sampled, beside the current ones."""
-    current = logp.detach()  # exactly on-policy unless something else is known
-    if experience.old_logp is None:
-        return current
-    old = experience.old_logp[rows.slice].to(logp.device)
-    if experience.old_known is None:
-        return old
-    return torch.where(experience.old_rows(rows).unsqueeze(-1).to(logp.device), old.to(current), current)
 
 
 def _choose(
@@ -189,7 +143,7 @@ def _choose(
     mask = experience.mask[rows.slice]
     tokens = step_tokens(
         logp,
-        _behaviour_logp(logp, experience, rows, method),
+        behaviour_logp(logp, experience, rows, method),
         targets.advantages.flatten().to(logp),
         entropy,
         batch_uniforms(resources.seed, "token_selection", step, names, mask.shape[1]),
@@ -249,58 +203,14 @@ def _slices(
 
 
 def _score(
-    resources: StepResources, ctx: TrainingLoopContext, chunks: list[ModelInputs], experience: Experience
-) -> TokenScores:
-    return _scorer(resources).score(ctx.runtime.model, chunks, experience.tokens.completion_ids.shape[1])
-
-
-def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:
-    assert scores.token_mask is not None
-    lengths = scores.token_mask.sum(dim=-1)
-    return group_scores(scores.cur_logp_sum, lengths, scoring.weighting, scoring.weighting.score_mode, 1).flatten()
-
-
-def _slice_targets(
-    method: Method,
-    targets: SequenceTargets,
-    row_scores: Tensor,
-    here: slice,
+    resources: StepResources,
+    ctx: TrainingLoopContext,
+    chunks: list[ModelInputs],
     experience: Experience,
-    piece: RowRange,
-    like: Tensor,
-    chosen: TokenChoice | None,
-) -> SliceTargets:
-    """The rows of the targets that a slice trains, of the device and type of its log-probs."""
-    size = targets.group_size
-    first, last = here.start // size, -(-here.stop // size)
-    inside = slice(here.start - first * size, here.stop - first * size)
-    groups = targets.groups(first, last)
-    term = method.group_loss(groups, row_scores.view(-1, size)[first:last])
-    part = groups.listwise_valid
-    num_part = part.sum(dim=-1, keepdim=True).to(groups.advantages.dtype)
-    baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
-    reference = None if experience.reference is None else experience.reference.ref_token_logp
-    known = experience.sampled_known[piece.slice].to(like.device)
-    # a token that came without a log-prob is corrected by nothing: its mismatch is 0
-    trainer = _trainer_logp(like, experience, piece).to(like)
-
-    def rows(values: Tensor) -> Tensor:
-        return values.flatten()[inside].to(like)
-
-    def tokens(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask[here].to(like.device)
-
-    return SliceTargets(
-        advantages=rows(groups.advantages),
-        reference_logp=None if reference is None else reference[piece.slice].to(like),
-        sampled_logp=torch.where(known, experience.sampled_logp[piece.slice].to(like), trainer),
-        listwise_value=rows((term.value / size).unsqueeze(-1).expand(-1, size)),
-        listwise_coefficient=rows(term.coefficient),
-        weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),
-        weight_baseline=rows(baseline),
-        trained_tokens=tokens(chosen.trained if chosen else None),
-        held_tokens=tokens(chosen.held if chosen else None),
-    )
+    slopes: Slopes | None,
+) -> TokenScores:
+    width = experience.tokens.completion_ids.shape[1]
+    return _scorer(resources).score(ctx.runtime.model, chunks, width, slopes)
 
 
 def _measure(
@@ -324,7 +234,7 @@ def _measure(
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
-    trainer = _trainer_logp(logp, experience, piece)
+    trainer = trainer_logp(logp, experience, piece)
     known = experience.sampled_known[piece.slice].to(logp.device) & mask
     if not at_rollout_weights:
         # elsewhere the sampler's log-probs would be compared with those of other weights

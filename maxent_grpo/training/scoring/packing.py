@@ -65,6 +65,11 @@ class ModelInputs:
         """Positions fed to the model, padding included."""
         return self.input_ids.numel()
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the chunk, one a completion."""
+        return int(self.row.max()) + 1
+
     def to(self, device: torch.device) -> ModelInputs:
         """The same inputs on ``device``."""
         movable = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | SharedPrompts)}

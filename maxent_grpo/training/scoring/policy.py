@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from maxent_grpo.models.attention import takes_layouts
+from maxent_grpo.models.output_head import head_input, output_head
+from maxent_grpo.objective.fused_head import HeadScores, Slopes, head_scores
+from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransform
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
@@ -56,6 +59,10 @@ class SampledDistribution:
             keep=token_ids,
         )
         return log_distribution(restricted)
+
+    def of_products(self, transform: HeadTransform) -> HeadDistribution:
+        """The same distribution of what an output matrix gives, before the model's own ``transform`` of it."""
+        return HeadDistribution(transform, self.temperature, self.allowed, self.top_k, self.top_p, self.min_p)
 
     def untruncated(self) -> SampledDistribution:
         """Temperature and allowed tokens only: for a reference, whose own nucleus would differ from the policy's."""
@@ -105,6 +112,9 @@ class TokenScorer:
     """How completions can share their prompt under the models that are scored, see ``sharing``."""
     pooling: Pooling | None = None
     """Pool the last layer's hidden states over each completion's tokens: their mean, or the last one's; None leaves them."""
+    head: HeadTransform | None = None
+    """What the models do to the products of their output matrix, so that logits are made a few rows at a time; None takes the
+    models' own logits, all at once."""
     counters: ScoringCounters = field(default_factory=ScoringCounters)
 
     @property
@@ -124,9 +134,19 @@ class TokenScorer:
             return [pack_rows(batch, chunk) for chunk in chunks]
         return [mask_rows(batch, chunk, dtype) for chunk in chunks]
 
-    def score(self, model: nn.Module, chunks: list[ModelInputs], width: int) -> TokenScores:
-        """Log-probability and entropy of every completion token of the chunks' rows, in order; ``width`` is T."""
-        parts = [self._score_chunk(model, chunk, width) for chunk in chunks]
+    def score(
+        self, model: nn.Module, chunks: list[ModelInputs], width: int, slopes: Slopes | None = None
+    ) -> TokenScores:
+        """Log-probability and entropy of every completion token of the chunks' rows, in order; ``width`` is T.
+
+        ``slopes`` [n, T] are the loss's gradient in them if it is known already, which saves making the logits again.
+        """
+        parts, first = [], 0
+        for chunk in chunks:
+            rows = slice(first, first + chunk.num_rows) if chunk.order is None else chunk.order
+            here = None if slopes is None else Slopes(*(None if part is None else part[rows] for part in slopes))
+            parts.append(self._score_chunk(model, chunk, width, here))
+            first += chunk.num_rows
         orders = _stacked([chunk.order for chunk in chunks])
         back = None if orders is None else orders.argsort().to(parts[0].logp.device)
         logp = _stacked([part.logp for part in parts], back)
@@ -137,38 +157,62 @@ class TokenScorer:
             _stacked([part.pooled_hidden for part in parts], back),
         )
 
-    def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int) -> TokenScores:
+    def _score_chunk(self, model: nn.Module, inputs: ModelInputs, width: int, slopes: Slopes | None) -> TokenScores:
         device = next(model.parameters()).device
         inputs = inputs.to(device)
-        logits, hidden = model_outputs(model, inputs, with_hidden=self.pooling is not None)
-        # under the same name, so that the logits of places that are not scored are freed here
-        logits = logits[inputs.model_row, inputs.place]
-        log_probs = self.distribution.log_probs(logits, inputs.target_ids)
-        logp = chosen_logp(log_probs, inputs.target_ids)
-        num_rows = int(inputs.row.max()) + 1
+        scored, hidden = self._scored(model, inputs, slopes)
         self.counters.forward_passes += 1
         self.counters.fed_tokens += inputs.num_fed
-        self.counters.scored_tokens += logp.numel()
+        self.counters.scored_tokens += scored.logp.numel()
         self.counters.real_tokens += inputs.num_real
 
         def spread(values: Tensor) -> Tensor:
-            empty = torch.zeros((num_rows, width), dtype=values.dtype, device=device)
+            empty = torch.zeros((inputs.num_rows, width), dtype=values.dtype, device=device)
             return empty.index_put((inputs.row, inputs.column), values)
 
         entropy = None
         if self.entropy == "sample":
-            entropy = spread(-logp.detach())
-        elif self.entropy == "exact":
-            entropy = spread(token_entropy(log_probs if self.entropy_carries_gradient else log_probs.detach()))
+            entropy = spread(-scored.logp.detach())
+        elif scored.entropy is not None:
+            entropy = spread(scored.entropy if self.entropy_carries_gradient else scored.entropy.detach())
         pooled = None if self.pooling is None or hidden is None else pool_hidden(hidden, inputs, self.pooling)
-        return TokenScores(spread(logp), entropy, pooled)
+        return TokenScores(spread(scored.logp), entropy, pooled)
+
+    def _scored(self, model: nn.Module, inputs: ModelInputs, slopes: Slopes | None) -> tuple[HeadScores, Tensor | None]:
+        """Scores of each target, and the hidden states of every position where they are pooled."""
+        with_entropy, with_hidden = self.entropy == "exact", self.pooling is not None
+        if self.head is None:
+            logits, hidden = model_outputs(model, inputs, with_hidden=with_hidden)
+            # under the same name, so that the logits of places that are not scored are freed here
+            logits = logits[inputs.model_row, inputs.place]
+            log_probs = self.distribution.log_probs(logits, inputs.target_ids)
+            read = log_probs if self.entropy_carries_gradient else log_probs.detach()
+            logp = chosen_logp(log_probs, inputs.target_ids)
+            return HeadScores(logp, token_entropy(read) if with_entropy else None), hidden
+        head = output_head(model)
+        assert isinstance(head, nn.Linear), "setup has looked at the head before it gave the scorer a transform"
+        with head_input(head) as caught:
+            _, hidden = model_outputs(model, inputs, with_hidden=with_hidden)
+        known = None
+        if slopes is not None:
+            known = Slopes(*(None if part is None else part[inputs.row, inputs.column] for part in slopes))
+        scores = head_scores(
+            caught[0][:, -inputs.num_kept :][inputs.model_row, inputs.place],
+            head.weight,
+            head.bias,
+            inputs.target_ids,
+            self.distribution.of_products(self.head),
+            with_entropy=with_entropy,
+            slopes=known,
+        )
+        return scores, hidden
 
 
 def pool_hidden(hidden: Tensor, inputs: ModelInputs, pooling: Pooling) -> Tensor:
     """Hidden states [rows, L, D] at each completion's tokens, as one vector a completion [n, D] without gradient."""
     assert inputs.fed_at is not None, "layouts that feed a token for several completions have no states to pool"
     states = hidden.detach()[inputs.model_row, inputs.fed_at].float()
-    num_rows = int(inputs.row.max()) + 1
+    num_rows = inputs.num_rows
     counts = torch.zeros(num_rows, device=states.device).index_add_(0, inputs.row, torch.ones_like(states[:, 0]))
     if pooling is Pooling.last:
         is_last = inputs.column + 1 == counts[inputs.row]
