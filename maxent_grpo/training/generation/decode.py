@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from maxent_grpo.errors import GenerationError, NonFiniteError
-from maxent_grpo.objective.logprobs import chosen_logp, log_distribution
 from maxent_grpo.objective.sampling import draw_tokens, penalised_logits, sampled_logits
 from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.generation.kv_cache import drop_rows, expanded_cache
@@ -148,9 +147,8 @@ def decode(
     result = _Result(num, limit, job.uniforms.device)
     for step in range(limit):
         _check_finite(running.logits, running.index, job.names, step)
-        log_probs = _next_log_probs(running, controls, allowed)
-        tokens = draw_tokens(log_probs, job.uniforms[running.index, step])
-        result.write(step, running.index, tokens, chosen_logp(log_probs, tokens))
+        tokens, logp = draw_tokens(_next_logits(running, controls, allowed), job.uniforms[running.index, step])
+        result.write(step, running.index, tokens, logp)
         ended = is_end[tokens]
         stopped = torch.zeros_like(ended)
         if holds_stop is not None:
@@ -248,7 +246,7 @@ class _Result:
         return completions
 
 
-def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tensor | None) -> Tensor:
+def _next_logits(running: _Running, controls: SamplingControls, allowed: Tensor | None) -> Tensor:
     logits = running.logits
     if running.prompt_counts is not None and running.completion_counts is not None:
         logits = penalised_logits(
@@ -259,7 +257,7 @@ def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tens
             frequency=controls.frequency,
             repetition=controls.repetition,
         )
-    support = sampled_logits(
+    return sampled_logits(
         logits,
         temperature=controls.temperature,
         allowed=allowed,
@@ -267,7 +265,6 @@ def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tens
         top_p=controls.top_p,
         min_p=controls.min_p,
     )
-    return log_distribution(support)
 
 
 def _prompt_token_counts(prefix: Prefix) -> Tensor:
@@ -279,6 +276,9 @@ def _prompt_token_counts(prefix: Prefix) -> Tensor:
 
 
 def _check_finite(logits: Tensor, index: Tensor, names: Sequence[str], step: int) -> None:
+    # two reductions cost far less than a mask over the vocabulary, and NaN shows in both
+    if bool(torch.isfinite(logits.amin(dim=-1) + logits.amax(dim=-1)).all()):
+        return
     finite = torch.isfinite(logits).all(dim=-1)
     if bool(finite.all()):
         return
