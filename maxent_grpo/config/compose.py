@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from maxent_grpo.config.compositions import CONFIG_NAME, compose_parts
+from maxent_grpo.config.compositions import compose_parts
 from maxent_grpo.config.declared import (
     choices,
     describe,

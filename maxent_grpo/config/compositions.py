@@ -33,7 +33,7 @@ def compose_parts(overrides: Sequence[str]) -> DictConfig:
     Raises:
         HydraException: as ``hydra.compose`` does, also errors of OmegaConf's and of YAML's.
     """
-    parsed = [OverridesParser.create().parse_override(text) for text in overrides]
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
     if any(override.is_hydra_override() or override.is_sweep_override() for override in parsed):
         # a search path brings folders that may change, and a sweep is refused
         return compose(CONFIG_NAME, list(overrides))

@@ -85,5 +85,3 @@ def test_an_infinite_number_is_told_to_be_finite() -> None:
 
 def test_the_schedule_names_are_those_of_transformers() -> None:
     assert {*LR_SCHEDULES, *LR_SCHEDULES_LEFT_OUT} == {member.value for member in SchedulerType}
-
-
