@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
-from maxent_grpo.config.compose import CONFIG_NAME
+from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.logging import Console
 from maxent_grpo.config.open_names import with_open_names
