@@ -118,12 +118,12 @@ class _Option(ConfigNode):
         self._copied: DictConfig | None = None
 
     @property
-    def node(self) -> DictConfig:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def node(self) -> DictConfig:
         """The structured node; of the copy that the store hands out, its own."""
         return _structured(self._declared) if self._copied is None else self._copied
 
     @node.setter
-    def node(self, value: DictConfig) -> None:
+    def node(self, value: DictConfig) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._copied = value
 
 

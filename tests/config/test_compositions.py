@@ -15,9 +15,9 @@ from maxent_grpo.config.scoring import GrpoScoringConfig
 from maxent_grpo.config.store import OPTIONS, register
 
 
-def shown(config: DictConfig) -> tuple[object, list[object]]:
+def shown(config: DictConfig) -> tuple[object, object]:
     """Everything that the gates read: the values with their interpolations, and the classes behind the groups."""
-    return OmegaConf.to_container(config), [OmegaConf.get_type(config, name) for name in config]
+    return OmegaConf.to_container(config), [OmegaConf.get_type(config, str(name)) for name in config]
 
 
 def outcome(make: object, *arguments: object) -> object:
