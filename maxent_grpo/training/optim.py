@@ -9,11 +9,11 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import get_scheduler
 
 from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
 from maxent_grpo.distributed import any_rank
 from maxent_grpo.errors import ConfigError, NonFiniteError
+from maxent_grpo.objective.learning_rate import learning_rate_factor
 from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
 
 
@@ -89,12 +89,13 @@ def build_optimizer(
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
-    scheduler = get_scheduler(
+    factor = learning_rate_factor(
         schedule.lr_scheduler_type,
-        optimizer=base,
-        num_warmup_steps=schedule.warmup_steps,
-        num_training_steps=schedule.total_training_steps,
+        warmup=schedule.warmup_steps,
+        total=schedule.total_training_steps,
+        peak=config.learning_rate,
     )
+    scheduler = LambdaLR(base, factor)
     prepared = accelerator.prepare(base)
     return OptimizerHandles(prepared, scheduler, base, config.learning_rate)
 
