@@ -80,6 +80,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
+from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
@@ -143,6 +144,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
+    parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
@@ -322,7 +324,7 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
 def _loop_parts(
     config: RootConfig, ctx: TrainingLoopContext, resources: StepResources, train: RenderedRows
 ) -> LoopParts:
-    clock = PhaseClock()
+    clock = PhaseClock(torch.cuda.synchronize if ctx.runtime.device.type == "cuda" else None)
 
     def rebuild(
         batch: GenerationBatch, graded: GradedRollout, portions: list[RowRange], tree: Mapping[str, Any]

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from maxent_grpo.objective.flops import Work
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
+from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.types.choices import Pooling
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
@@ -61,11 +63,14 @@ class ScoringCounters:
     forward_passes: int = 0
     fed_tokens: int = 0
     scored_tokens: int = 0
+    work: Work = Work()
+    """What the passes needed, without padding and repetition."""
 
     def drain(self) -> ScoringCounters:
         """The counts so far; they start again at zero."""
         counted = replace(self)
         self.forward_passes = self.fed_tokens = self.scored_tokens = 0
+        self.work = Work()
         return counted
 
 
@@ -98,6 +103,7 @@ class TokenScorer:
 
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
+        self.counters.work += rows_work(batch, rows)
         size = self.batching.logprob_chunk_size or max(len(rows), 1)
         chunks = [RowRange(at, min(at + size, rows.last)) for at in range(rows.first, rows.last, size)]
         if self.padded or not self.batching.share_prompts:
