@@ -34,6 +34,7 @@ from maxent_grpo.training.metrics import (
     step_metrics,
 )
 from maxent_grpo.training.optim import schedule_line
+from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.scoring.reference import sync_reference
@@ -70,6 +71,7 @@ class LoopParts:
     saving: SavePolicy
     rows: Mapping[str, Mapping[str, Any]]
     """Training rows by row_id."""
+    profiler: StepProfiler
     carried: CarriedGroups | None = None
     """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
     clock: PhaseClock = field(default_factory=PhaseClock)
@@ -114,9 +116,10 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     )
     last = total if parts.until is None else min(parts.until, total)
     while state.global_step < last and not state.stop_training:
-        report = _take_step(ctx, resources, parts, stream)
-        with parts.clock.phase("measure"):
-            metrics, work = _measure(ctx, resources, parts, report)
+        with parts.profiler.watch(state.global_step + 1):
+            report = _take_step(ctx, resources, parts, stream)
+            with parts.clock.phase("measure"):
+                metrics, work = _measure(ctx, resources, parts, report)
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
             evaluations[state.global_step] = _evaluate(resources, parts)

@@ -65,6 +65,7 @@ from maxent_grpo.training.prepared_rows import (
     style_identity,
     styled,
 )
+from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -346,6 +347,11 @@ def _loop_parts(
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),
         rows=train.by_id(),
+        profiler=StepProfiler(
+            ctx.logging.run_dir,
+            config.run.profile_steps if config.run.profile and ctx.runtime.accelerator.is_main_process else [],
+            clock,
+        ),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,
