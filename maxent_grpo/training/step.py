@@ -114,7 +114,7 @@ def train_step(
             )  # fmt: skip
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
-            backward(accelerator, loss.loss)
+            backward(ctx.optimization, accelerator, loss.loss)
         losses.append(loss)
         fresh = step - 1 == experience.policy_version
         with clock.phase("measure"):
@@ -122,7 +122,7 @@ def train_step(
 
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
-        update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
+        update = apply_gradients(ctx.optimization, accelerator, step=step)
     with clock.phase("measure"):
         sums = sums.merged(accelerator)
         scores_by_group = row_scores.view(-1, experience.group_size)
