@@ -86,7 +86,7 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     compile: bool = False
-    """Compile the forward and backward passes of training with torch.compile; sampling is left as it is, its shapes change with every token."""
+    """Compile the layers' forward and backward passes in training with torch.compile; the output head is left as it is, and so is sampling, whose shapes change with every token."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
