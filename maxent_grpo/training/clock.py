@@ -23,7 +23,9 @@ class PhaseClock:
         labels: whether phases are marked in a profile that is being taken.
     """
 
-    def __init__(self, settle: Callable[[], object] | None = None, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, settle: Callable[[], object] | None = None, now: Callable[[], float] = time.perf_counter
+    ) -> None:
         """Start with no time spent.
 
         Args:

@@ -17,7 +17,12 @@ from maxent_grpo.training.profiler import DEAREST, StepProfiler
 
 
 def test_a_profiled_run_is_the_run_and_leaves_its_traces(tmp_path: Path) -> None:
-    settings = ("scoring=maxent", "scoring.kl_beta=0.1", "optimization.total_training_steps=3", "evaluation.enabled=false")
+    settings = (
+        "scoring=maxent",
+        "scoring.kl_beta=0.1",
+        "optimization.total_training_steps=3",
+        "evaluation.enabled=false",
+    )
     random.seed(0)  # no run reads it, and every run saves it
     train(tmp_path / "plain", *settings)
     random.seed(0)
@@ -34,7 +39,9 @@ def test_a_profiled_run_is_the_run_and_leaves_its_traces(tmp_path: Path) -> None
     phases = [event for event in events if event.get("cat") == "user_annotation"]
     linear = [event for event in events if event.get("name") == "aten::linear"]
     holders = {phase["name"] for phase in phases if any(_lies_in(event, phase) for event in linear)}
-    assert holders == {"prepare", "rollout", "reference", "policy"}, "a phase spans what it called; backward runs elsewhere"
+    assert holders == {"prepare", "rollout", "reference", "policy"}, (
+        "a phase spans what it called; backward runs elsewhere"
+    )
     table = (folder / "step_2.txt").read_text()
     assert "Self CPU" in table
     assert 10 < table.count("aten::") <= DEAREST

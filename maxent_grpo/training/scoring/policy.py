@@ -63,7 +63,7 @@ class ScoringCounters:
     forward_passes: int = 0
     fed_tokens: int = 0
     scored_tokens: int = 0
-    work: Work = Work()
+    work: Work = field(default_factory=Work)
     """What the passes needed, without padding and repetition."""
 
     def drain(self) -> ScoringCounters:

@@ -116,7 +116,7 @@ class SamplingCounters:
 
     tokens: int = 0
     """Completion tokens."""
-    work: Work = Work()
+    work: Work = field(default_factory=Work)
     """What they needed, each prompt once."""
 
     def add(self, prompt: int, completions: Sequence[int]) -> None:
