@@ -80,7 +80,7 @@ class ModelConfig:
     """Fields that every model option has."""
 
     dtype: Dtype = Dtype.float32
-    """Type of the weights."""
+    """Type of the weights and activations; what is trained in bfloat16 is a float32 copy that the weights are rounded from, except adapters, which have 32 bits themselves."""
     attention: Attention = Attention.sdpa
     """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`. `flash_attention_2` needs a GPU, bfloat16 and the package flash-attn."""
     gradient_checkpointing: bool = False
