@@ -19,6 +19,8 @@ T = TypeVar("T")
 class PhaseClock:
     """Adds up the seconds spent in named phases until drained. Inside another phase, time counts for the inner one alone.
 
+    One thread's: what others do at the same time belongs to the phase that waits for it, or to none.
+
     Attributes:
         labels: whether phases are marked in a profile that is being taken.
     """

@@ -44,6 +44,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optimization.minibatches=2",
         "optimization.num_iterations=2",
         "optimization.total_training_steps=8",
+        "checkpoint.every_n_steps=3",
         "optimization.learning_rate=0.05",
         "evaluation.every_n_steps=4",
         "evaluation.seed_eval.enabled=true",

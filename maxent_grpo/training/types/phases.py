@@ -19,7 +19,7 @@ PHASES: dict[str, Phase] = {
     "rollout": Phase("sampling", _ROLLOUT),
     "reward": Phase("grading", _ROLLOUT),
     "old_policy": Phase("scoring at the weights that sampled, where that is needed", _ROLLOUT),
-    "reference": Phase("scoring by the reference", "a rollout was sampled, or the reference moved inside of one"),
+    "reference": Phase("scoring by the reference", "one is kept, and a rollout was sampled or it moved inside of one"),
     "policy": Phase("scoring by the policy with gradient, the loss, and passes that must come before it"),
     "backward": Phase("backward passes"),
     "optimizer": Phase("clipping the gradient and the optimiser's update"),
@@ -27,7 +27,7 @@ PHASES: dict[str, Phase] = {
     "sync": Phase("moving the reference towards the policy", "scoring.reference_sync.every_n_steps is above 0"),
     "measure": Phase("the numbers of the step"),
     "evaluation": Phase("held-out measurement; that before training is on the line of step 0", "one was due"),
-    "log": Phase("writing the line before this one, with its completions", "not on a process's first line"),
+    "log": Phase("writing the line before this one, with its completions; a profile", "not on a process's first line"),
     "checkpoint": Phase("writing the checkpoint of the step before", "one was due"),
 }
 """In the order of a step; what none of them claims is called other."""
