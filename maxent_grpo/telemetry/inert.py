@@ -115,6 +115,8 @@ def _record_rules(config: RootConfig) -> Iterator[Rule]:
         yield "checkpoint.best_metric is not set", [f"checkpoint.{name}" for name in names]
     if config.logging.completions_every == 0:
         yield "logging.completions_every is 0, so that none is recorded", ["logging.completions_per_step"]
+    if not config.run.profile:
+        yield "run.profile is false", ["run.profile_steps"]
 
 
 def _controller_rules(config: RootConfig) -> Iterator[Rule]:

@@ -281,7 +281,11 @@ def sample_prompts(
             batches.append(batch)
             kept += len(batch.prompts)
         portions.append(RowRange(first, kept))
-    return join_batches(batches), portions
+    joined, lookup = join_batches(batches), ctx.scoring.batching.prompt_length_cache_get
+    assert lookup is not None, "setup gives the batching settings the prompt cache"
+    for prompt, group in zip(joined.prompts, joined.records, strict=True):
+        resources.sampled.add(lookup(prompt).length, [len(record.token_ids) for record in group])
+    return joined, portions
 
 
 def _reference(

@@ -77,6 +77,21 @@ class ModelShape:
         """The largest single tensor of these."""
         return self.adapter_block or self.embedding
 
+    @property
+    def master(self) -> int:
+        """The float32 copy that weights of fewer bits are trained as; an adapter's matrices have their bits themselves."""
+        return 4 * self.num_parameters if self.itemsize < 4 and not self.adapter else 0
+
+    @property
+    def updated(self) -> int:
+        """What the optimiser moves, and has a gradient and two states of each: the copy where there is one."""
+        return self.master or self.trained
+
+    @property
+    def updated_block(self) -> int:
+        """The largest single tensor of these."""
+        return 4 * self.vocab * self.hidden if self.master else self.trained_block
+
     def without_adapter(self) -> ModelShape:
         """The base, all of it trained."""
         return replace(self, adapter=0, adapter_block=0, adapter_kept=0)
@@ -292,7 +307,11 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     block = largest.tokens * max(shape.intermediate, shape.attention) * shape.itemsize
     logits_block = largest.scored * shape.vocab * shape.wide
     waiting = sum(head_saved(shape, one, path) for one in passes) - head_saved(shape, largest, path)
-    gradients = Part("gradients", shape.trained, shape.trained_block)
+    gradients = Part("gradients", shape.updated, shape.updated_block)
+    arriving = [gradients]
+    if shape.master:  # a slice's own come in the type of the weights, and are then added to the others
+        own = Part("gradients of the slice", shape.trained, shape.trained_block)
+        arriving = [own, gradients] if more_slices else [own]
     embeddings = 2 * shape.embedding if shape.tied and not shape.adapter else 0
     recomputed = layer_saved(shape, largest, path) if path.checkpointing else 0
     forward = [
@@ -304,7 +323,7 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
         Part("logits and log-softmax", waiting + head_backward(shape, largest, path), logits_block),
     ]
     in_layers = [
-        gradients,
+        *arriving,
         # of a tied matrix the head's gradient waits for the embedding's, and their sum is a tensor of its own
         Part("two more of the tied embedding", embeddings, shape.embedding),
         Part("activations", recomputed + ends_saved(shape, largest), block),
@@ -329,9 +348,9 @@ def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) ->
 
 def optimizer_phase(shape: ModelShape, lists: bool) -> Phase:
     """AdamW's step: all gradients, and its temporaries of one weight at a time, or of all (``lists``, as on a GPU)."""
-    block = shape.trained_block
-    temporaries = shape.trained if lists else 2 * block
-    return Phase("optimiser step", (Part("gradients", shape.trained, block), Part("temporaries", temporaries, block)))
+    block = shape.updated_block
+    temporaries = shape.updated if lists else 2 * block
+    return Phase("optimiser step", (Part("gradients", shape.updated, block), Part("temporaries", temporaries, block)))
 
 
 def room_tokens(completion: int) -> int:

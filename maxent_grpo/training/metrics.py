@@ -79,17 +79,23 @@ def add_running(state: TrainingLoopState, name: str, value: float) -> None:
     state.metric_counts[name] = state.metric_counts.get(name, 0) + 1
 
 
-def machine_metrics(phases: Mapping[str, float], total: float, num_tokens: int) -> dict[str, float]:
-    """Time of each phase, of the step and of what no phase claims; tokens a second; peak memory."""
+def machine_metrics(phases: Mapping[str, float], total: float) -> dict[str, float]:
+    """Time of each phase, of the step and of what no phase claims; peak memory."""
     # ru_maxrss is in KiB on Linux and in bytes on macOS
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
     return {
         **{f"time/{name}_seconds": seconds for name, seconds in phases.items()},
         "time/other_seconds": max(total - sum(phases.values()), 0.0),
         "time/step_seconds": total,
-        "throughput/tokens_per_second": num_tokens / total if total > 0 else 0.0,
         "memory/peak_rss_mib": peak,
+        **_gpu_memory(),
     }
+
+
+def _gpu_memory() -> dict[str, float]:
+    if not torch.cuda.is_available():
+        return {}
+    return {"memory/peak_cuda_mib": torch.cuda.max_memory_allocated() / 1024**2}
 
 
 def completion_records(report: StepReport) -> list[dict[str, Any]]:

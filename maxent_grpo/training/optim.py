@@ -14,6 +14,7 @@ from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
 from maxent_grpo.distributed import any_rank
 from maxent_grpo.errors import ConfigError, NonFiniteError
 from maxent_grpo.objective.learning_rate import learning_rate_factor
+from maxent_grpo.training.master_weights import MasterAdamW, needs_master, trained_parameters
 from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
 
 
@@ -82,8 +83,10 @@ def build_optimizer(
 ) -> OptimizerHandles:
     """The optimiser and learning-rate schedule over the model's trainable parameters."""
     assert isinstance(config, AdamWConfig)
-    base = torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kind = MasterAdamW if any(map(needs_master, parameters)) else torch.optim.AdamW
+    base = kind(
+        parameters,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
@@ -110,7 +113,7 @@ def set_learning_rate(handles: OptimizerHandles) -> None:
         group["lr"] = peak * factor(schedule.last_epoch)
 
 
-def backward(accelerator: Accelerator, loss: Tensor) -> None:
+def backward(optimization: OptimizationSettings, accelerator: Accelerator, loss: Tensor) -> None:
     """Back-propagate a share of the step's loss.
 
     Each share is divided by step-global counts already, so gradients add up over slices and processes. Data-parallel
@@ -118,6 +121,9 @@ def backward(accelerator: Accelerator, loss: Tensor) -> None:
     the accelerator is built with gradient_accumulation_steps = 1.
     """
     accelerator.backward(shared_loss(accelerator, loss))
+    base = optimization.handles.base_optimizer
+    if isinstance(base, MasterAdamW):
+        base.collect()
 
 
 def shared_loss(accelerator: Accelerator, loss: Tensor) -> Tensor:
@@ -125,9 +131,7 @@ def shared_loss(accelerator: Accelerator, loss: Tensor) -> Tensor:
     return loss * accelerator.num_processes if accelerator.num_processes > 1 else loss
 
 
-def apply_gradients(
-    optimization: OptimizationSettings, model: nn.Module, accelerator: Accelerator, *, step: int
-) -> Update:
+def apply_gradients(optimization: OptimizationSettings, accelerator: Accelerator, *, step: int) -> Update:
     """Clip, check and apply the accumulated gradient, advance the schedule, clear the gradient.
 
     Raises:
@@ -136,7 +140,7 @@ def apply_gradients(
     handles, schedule = optimization.handles, optimization.schedule
     learning_rate = float(handles.base_optimizer.param_groups[0]["lr"])
     limit = schedule.max_grad_norm if schedule.max_grad_norm > 0 else math.inf
-    norm = float(_as_tensor(accelerator.clip_grad_norm_(model.parameters(), limit)))
+    norm = float(_as_tensor(accelerator.clip_grad_norm_(trained_parameters(handles.base_optimizer), limit)))
     if any_rank(accelerator, not math.isfinite(norm)):
         raise NonFiniteError(
             f"step {step}, process {accelerator.process_index}: gradient norm is {norm}; the optimiser step was not taken. "

@@ -65,6 +65,7 @@ from maxent_grpo.training.prepared_rows import (
     style_identity,
     styled,
 )
+from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -81,6 +82,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
+from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
@@ -144,6 +146,7 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
+    parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
@@ -325,7 +328,7 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
 def _loop_parts(
     config: RootConfig, ctx: TrainingLoopContext, resources: StepResources, train: RenderedRows
 ) -> LoopParts:
-    clock = PhaseClock()
+    clock = PhaseClock(torch.cuda.synchronize if ctx.runtime.device.type == "cuda" else None)
 
     def rebuild(
         batch: GenerationBatch, graded: GradedRollout, portions: list[RowRange], tree: Mapping[str, Any]
@@ -347,6 +350,11 @@ def _loop_parts(
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),
         rows=train.by_id(),
+        profiler=StepProfiler(
+            ctx.logging.run_dir,
+            config.run.profile_steps if config.run.profile and ctx.runtime.accelerator.is_main_process else [],
+            clock,
+        ),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
@@ -55,6 +55,8 @@ class StepReport:
     """Share of the trained tokens that the method's selection picked out; None without one."""
     is_corrected: bool = False
     """Whether the policy term was weighted by the mismatch between sampler and trainer."""
+    pieces: list[RowRange] = field(default_factory=list[RowRange])
+    """The slices that were trained."""
 
 
 def train_step(
@@ -100,27 +102,31 @@ def train_step(
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
     share = SliceLoss(method, scoring, experience, rows, targets, row_scores, values, counts, chosen)
-    for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
+    slices = _slices(ctx, resources, experience, groups, pieces, row_scores)
+    for piece, chunks, whole in clock.waiting("policy", slices):
         with clock.phase("policy"):
             slopes = share.foreseen(piece, whole, len(chunks), _scorer(resources), ctx.runtime)
             raw = _score(resources, ctx, chunks, experience, slopes)  # log pi_theta(y_i | x)
             scores, row_targets, loss = share(raw, piece, whole)
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
-            backward(accelerator, loss.loss)
+            backward(ctx.optimization, accelerator, loss.loss)
         losses.append(loss)
-        _measure(sums, scores, row_targets, experience, piece, scoring, method, step - 1 == experience.policy_version)
+        fresh = step - 1 == experience.policy_version
+        with clock.phase("measure"):
+            _measure(sums, scores, row_targets, experience, piece, scoring, method, fresh)
 
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
-        update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
-    sums = sums.merged(accelerator)
-    scores_by_group = row_scores.view(-1, experience.group_size)
-    controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
+        update = apply_gradients(ctx.optimization, accelerator, step=step)
+    with clock.phase("measure"):
+        sums = sums.merged(accelerator)
+        scores_by_group = row_scores.view(-1, experience.group_size)
+        controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
     apply_meta_gradients(ctx, step, clock)
     return StepReport(
         experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
-        None if chosen is None else chosen.selected, method.mismatch is not None,
+        None if chosen is None else chosen.selected, method.mismatch is not None, pieces,
     )  # fmt: skip
 
 

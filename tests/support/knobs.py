@@ -56,6 +56,7 @@ HALF = (
 )
 EVAL = ("evaluation.enabled=true", "evaluation.num_samples=4", "evaluation.ks=[1]")
 SEEDS = (*EVAL, "evaluation.seed_eval.enabled=true", "data.num_eval=8")
+PROFILE = ("profile", "profile/step_2.json.gz", "profile/step_2.txt")
 BEST = (
     *EVAL,
     "evaluation.every_n_steps=1",
@@ -327,6 +328,8 @@ RECORD = (
     *REWARD,
     Knob("run.device", "auto", computes_on_cpu),
     Knob("run.num_threads", 2, uses_threads),
+    Knob("run.profile", True, writes(*PROFILE), ("run.profile_steps=[2]",)),
+    Knob("run.profile_steps", [1, 2], writes(*PROFILE[1:]), ("run.profile=true", "run.profile_steps=[1]")),
     Knob("seed", 1, trains),
 )
 

@@ -51,7 +51,7 @@ class Seen:
         """Names in the run directory and its checkpoints."""
         return {
             str(path.relative_to(self.run_dir))
-            for pattern in ("*", "checkpoints/*")
+            for pattern in ("*", "checkpoints/*", "profile/*")
             for path in self.run_dir.glob(pattern)
         }
 

@@ -253,6 +253,7 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
         ({}, "checkpoint__best_goal", MetricGoal.min, "checkpoint.best_metric is not set"),
         ({}, "checkpoint__early_stop_patience", 3, "checkpoint.best_metric is not set"),
         ({"logging__completions_every": 0}, "logging__completions_per_step", 8, "none is recorded"),
+        ({}, "run__profile_steps", [4], "run.profile is false"),
         ({"data__shuffle": False}, "data__order_seed", 3, "rows keep their order"),
         ({"model__warm_start__enabled": False}, "model__warm_start__steps", 10, "warm_start.enabled is false"),
     ],

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import pytest
-import torch
-from support.runs import configured, inside_run
-
-from maxent_grpo.objective import fused_head
-from maxent_grpo.training.loop import run_training
-
 FORESEEN = {
     "grpo": ("scoring=grpo",),
     "entropy": ("scoring=grpo", "scoring.entropy_coef=0.01"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.runs import configured, inside_run
 from support.tiny import tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -15,6 +17,8 @@ from torch.utils._pytree import tree_flatten
 from maxent_grpo.models.attention import install_layouts
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
+from maxent_grpo.training.loop import LoopParts, run_training
+from maxent_grpo.training.master_weights import MASTERS
 from maxent_grpo.training.memory import (
     HEAP_BLOCK,
     MIB,
@@ -35,13 +39,15 @@ from maxent_grpo.training.memory import (
     scoring_pass,
     training_phases,
 )
-from maxent_grpo.training.preview.sizes import model_shape
+from maxent_grpo.training.preview.run import workload
+from maxent_grpo.training.preview.sight import look
+from maxent_grpo.training.preview.sizes import memory_estimate, model_shape
 from maxent_grpo.training.scoring import attention_parts
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import Sharing
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.types.rewards import PromptCacheEntry, ScoreBatch
-from maxent_grpo.training.types.runtime import BatchingSettings
+from maxent_grpo.training.types.runtime import BatchingSettings, StepResources, TrainingLoopContext
 
 PROMPT, COMPLETION, GROUP, PROMPTS = 7, 5, 3, 2
 GQA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -251,6 +257,31 @@ def test_a_slice_with_gradients_of_others_and_of_several_passes_holds_more() -> 
     assert head_forward(shape, one, path) > head_forward(shape, one, replace(path, exact_entropy=False))
     on_gpu, on_cpu = optimizer_phase(shape, lists=True), optimizer_phase(shape, lists=False)
     assert on_gpu.size - on_cpu.size == shape.weights - 2 * shape.embedding
+
+
+def test_weights_of_16_bits_are_trained_as_a_copy_of_32(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", "model.dtype=bfloat16", "optimization.total_training_steps=1")
+
+    def body(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> dict[str, Any]:
+        run_training(ctx, resources, parts)
+        return ctx.optimization.handles.base_optimizer.state_dict()
+
+    state = inside_run(config, body)
+    sight = look(config)
+    shape = model_shape(sight.model)
+    estimate = memory_estimate(config, workload(config, sight), shape, process=0, on_gpu=False)
+    sizes = {part.name: part.size for part in estimate.persistent}
+    assert shape.weights == 2 * shape.num_parameters
+    assert sizes["float32 copy of the weights"] == shape.master == sum(copy.nbytes for copy in state[MASTERS])
+    moments = [moment[name].nbytes for moment in state["state"].values() for name in ("exp_avg", "exp_avg_sq")]
+    assert sizes["optimiser states"] == sum(moments) == 2 * shape.master
+    wide = replace(shape, itemsize=4)
+    assert (wide.master, wide.updated, wide.updated_block) == (0, wide.weights, wide.embedding)
+    one, path = the_pass(), ScoringPath()
+    [*_, alone] = training_phases(shape, [one], path, more_slices=False)
+    [*_, after_others] = training_phases(shape, [one], path, more_slices=True)
+    assert after_others.size - alone.size == shape.master
+    assert optimizer_phase(shape, lists=False).size == shape.master + 2 * shape.updated_block
 
 
 def test_passes_and_room_are_counted_as_they_are_made() -> None:

@@ -125,8 +125,10 @@ def memory_estimate(
     path = _path(config, work)
     persistent = [
         Part("weights", shape.weights, shape.embedding),
-        Part("optimiser states", 2 * shape.trained, shape.trained_block),
+        Part("optimiser states", 2 * shape.updated, shape.updated_block),
     ]
+    if shape.master:
+        persistent.append(Part("float32 copy of the weights", shape.master, shape.updated_block))
     if shape.adapter:
         persistent.insert(1, Part("adapter", shape.adapter, shape.adapter_block))
     has_reference = reference_source(config) is ReferenceSource.model
@@ -254,7 +256,7 @@ def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: Sco
     width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
     one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)
     plain = replace(path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False)
-    base = shape.without_adapter()
+    base = replace(shape.without_adapter(), itemsize=max(shape.itemsize, 4))  # trained in 32 bits at least
     phases = training_phases(base, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
     own = (Part("its optimiser states", 2 * base.trained, base.trained_block),) if shape.adapter else ()
     return [Phase(phase.name.replace("training", "warm start"), (*own, *phase.parts)) for phase in phases]

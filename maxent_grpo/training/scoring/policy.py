@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.models.output_head import head_input, output_head
+from maxent_grpo.objective.flops import Work
 from maxent_grpo.objective.fused_head import HeadScores, Slopes, head_scores
 from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransform
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
@@ -27,6 +28,7 @@ from maxent_grpo.training.scoring.packing import (
     pad_rows,
 )
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
+from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.types.choices import Pooling
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
@@ -77,11 +79,14 @@ class ScoringCounters:
     fed_tokens: int = 0
     scored_tokens: int = 0
     real_tokens: int = 0
+    work: Work = field(default_factory=Work)
+    """What the passes needed, without padding and repetition."""
 
     def drain(self) -> ScoringCounters:
         """The counts so far; they start again at zero."""
         counted = replace(self)
         self.forward_passes = self.fed_tokens = self.scored_tokens = self.real_tokens = 0
+        self.work = Work()
         return counted
 
 
@@ -124,6 +129,7 @@ class TokenScorer:
 
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
+        self.counters.work += rows_work(batch, rows)
         size = self.batching.logprob_chunk_size or max(len(rows), 1)
         if not (self.shares_prompts or self.padded):
             return pad_by_length(batch, rows, size, self.batching.max_tokens)

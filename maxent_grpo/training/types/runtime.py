@@ -35,6 +35,7 @@ from maxent_grpo.training.types.generation import (
     GenerationPenaltyConfig,
     GenerationPenaltyPassthrough,
     GenerationSamplingConfig,
+    SamplingCounters,
 )
 
 if TYPE_CHECKING:
@@ -371,6 +372,8 @@ class StepResources:
     reference_scorer: TokenScorer | None = None
     seed: int = 0
     """The run's seed, for choices that a step makes at random."""
+    sampled: SamplingCounters = field(default_factory=SamplingCounters)
+    """What rollouts have sampled since the last line of metrics."""
 
 
 @dataclass(slots=True)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.training.experience import Experience
+from maxent_grpo.training.master_weights import trained_parameters
 from maxent_grpo.training.meta.first_order import FirstOrderObjective
 from maxent_grpo.training.meta.held_out import HeldOutBatch, held_out_objective, held_out_slices
-from maxent_grpo.training.meta.optimizer_jacobian import trained_parameters
 from maxent_grpo.training.step import train_step
 
 TAU, BETA = 0.6, 0.4
