@@ -19,7 +19,8 @@ SMOLLM2 = Path("outputs/.cache/smollm2-135m-instruct")
 HEAD_DIMENSION = 32
 SPECIAL = ("<pad>", "<unk>", "<eos>")
 NEVER = -1e4
-FILLER = "Please think about the weather in the mountains today and tell me.".split()
+FILLER = ["Please", "think", "about", "the", "weather", "in", "the", "mountains", "today", "and", "tell", "me."]
+ONE_TOKEN = "now"
 
 
 def tiny_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
@@ -92,11 +93,14 @@ def chat_ids(content: str, tokenizer: Any) -> list[int]:
 
 
 def _padded(question: str, length: int, tokenizer: Any) -> str:
-    content = question
-    for words in range(1, length):
-        if len(chat_ids(content, tokenizer)) >= length:
+    filling: list[str] = []
+    while True:
+        longer = [*filling, FILLER[len(filling) % len(FILLER)]]
+        if len(chat_ids(" ".join([*longer, question]), tokenizer)) > length:
             break
-        content = " ".join([*(FILLER[at % len(FILLER)] for at in range(words)), question])
+        filling = longer
+    filling += [ONE_TOKEN] * (length - len(chat_ids(" ".join([*filling, question]), tokenizer)))
+    content = " ".join([*filling, question])
     found = len(chat_ids(content, tokenizer))
     if found != length:
         raise ValueError(f"no filling of {question!r} makes {length} tokens; the nearest has {found}")

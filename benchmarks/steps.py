@@ -14,6 +14,7 @@ from benchmarks.process import Lap
 from benchmarks.rewards import RECORD, spread
 
 LEARNING_RATE, BETA2 = 1e-6, 0.95
+MOST_STEPS = 12
 OUR_METRICS = {"loss": "loss/total", "gradient_norm": "optim/gradient_norm", "entropy": "policy/entropy"}
 TRL_METRICS = {
     "gradient_norm": "grad_norm",
@@ -64,7 +65,7 @@ class Prepared:
 
 def prepare(work: Work, root: Path) -> Prepared:
     """Write the model and the prompts of a step unless they are there."""
-    number = work.prompts * (work.steps + 1)
+    number = work.prompts * MOST_STEPS  # the same rows however many steps are taken
     if work.model == "smollm2":
         from transformers import AutoTokenizer
 
@@ -144,7 +145,7 @@ def ours(work: Work, root: Path, run_dir: Path) -> dict[str, Any]:
         completion_tokens=lengths,
         prompt_tokens=[after - before - here for before, after, here in zip(seen, seen[1:], lengths, strict=False)],
         drop=work.drop,
-        first={**steps[0], "completions": rollout[: work.sequences]},
+        first={**steps[0], "tokens": seen[1], "completions": rollout[: work.sequences]},
         steps=steps,
     )
 
@@ -154,11 +155,15 @@ class DisagreementError(RuntimeError):
 
 
 def agree(ours_first: Mapping[str, Any], theirs: Mapping[str, float]) -> None:
-    """Loss, gradient norm and mean token entropy of one step on the same completions.
+    """Tokens, loss, gradient norm and mean token entropy of one step on the same completions.
 
     Raises:
-        DisagreementError: one of them differs by more than rounding.
+        DisagreementError: the tokens differ, or a number by more than rounding.
     """
+    if round(ours_first["tokens"]) != round(theirs["tokens_seen"]):
+        raise DisagreementError(
+            f"on the same completions we count {ours_first['tokens']:.0f} tokens and TRL {theirs['tokens_seen']:.0f}"
+        )
     for name, absolute, relative in (("loss", 2e-5, 1e-3), ("gradient_norm", 1e-6, 1e-3), ("entropy", 1e-5, 1e-3)):
         here, there = float(ours_first[name]), float(theirs[name])
         if not abs(here - there) <= absolute + relative * abs(here):
@@ -230,7 +235,7 @@ def trl(work: Work, root: Path, run_dir: Path, first: Mapping[str, Any] | None =
             lr_scheduler_type="constant",
             warmup_steps=0,
             model_init_kwargs={"dtype": "float32"},
-        ),  # fmt: skip
+        ),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=AutoTokenizer.from_pretrained(prepared.tokenizer),
         callbacks=[Watch()],
