@@ -17,7 +17,7 @@ class Form(StrEnum):
     """How much is measured."""
 
     quick = "quick"
-    """About a minute: small steps once."""
+    """About a minute: two small steps and the head, once."""
     standard = "standard"
     """About ten minutes of one core."""
     full = "full"
@@ -100,7 +100,7 @@ STEPS = (
 HEADS = (
     Measurement(
         "head-quarter", "head", "head of 151,936 tokens, 1,024 positions, a quarter of them completions",
-        {"share": 0.25}, {S: _both("trl", 1, 4, 3), F: _both("trl", 2, 5, 4)},
+        {"share": 0.25}, {Q: _both("trl", 1, 3, 2), S: _both("trl", 1, 4, 3), F: _both("trl", 2, 5, 4)},
     ),
     Measurement(
         "head-all", "head", "the same, all of them completions",

@@ -20,14 +20,12 @@ def sample(request: dict[str, Any], scratch: Path) -> dict[str, Any]:
             TRL's steps `first`, our first step.
         scratch: an empty folder.
     """
-    import torch
-
-    torch.set_num_threads(1)
     kind, side, fields = request["kind"], request["side"], request["work"]
     if kind == "step":
         from benchmarks import steps
 
         work, root = steps.Work(**fields), Path(request["root"])
+        _one_thread()
         root.mkdir(parents=True, exist_ok=True)
         if side == "ours":
             return steps.ours(work, root, scratch / "run")
@@ -35,16 +33,28 @@ def sample(request: dict[str, Any], scratch: Path) -> dict[str, Any]:
     if kind == "head":
         from benchmarks import head
 
-        return head.measure(side, head.Work(**fields))
+        work = head.Work(**fields)
+        _one_thread()
+        return head.measure(side, work)
     if kind == "sampling":
         from benchmarks import sampling
 
-        return sampling.measure(side, sampling.Work(**fields))
+        work = sampling.Work(**fields)
+        _one_thread()
+        return sampling.measure(side, work)
     if kind == "scoring":
         from benchmarks import scoring
 
-        return scoring.measure(side, scoring.Work(**fields))
+        work = scoring.Work(**fields)
+        _one_thread()
+        return scoring.measure(side, work)
     raise ValueError(f"no measurement of kind {kind}")
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def main() -> None:

@@ -13,13 +13,14 @@ from rich.table import Table
 from benchmarks.catalogue import Catalogue, Form, Measurement
 from benchmarks.figure import draw_growth
 from benchmarks.machine import kind, machine
-from benchmarks.results import Results, compared, read, results, target_rows, worse, write
+from benchmarks.results import Results, compared, markdown, quoted, read, results, target_rows, worse, write
 from benchmarks.schedule import Store, measure, planned
 from benchmarks.targets import targets_of
 
 KEPT = Path("outputs/benchmarks")
 """Samples, models and prompts."""
 RESULTS = Path("benchmarks/results")
+README = Path("README.md")
 COLUMNS = ("work", "compared", "ours", "peer", "ratio", "target", "")
 
 
@@ -77,6 +78,8 @@ def main(arguments: list[str]) -> int:
         write(found, output)
         draw_growth(found, Path(f"{output}-growth.png"))
         console.print(f"written: {output}.json, {output}.md", markup=False, highlight=False)
+    if asked.readme:
+        README.write_text(quoted(README.read_text(encoding="utf-8"), markdown(found)), encoding="utf-8")
     status = int(any(outcome.failed for outcome in outcomes))
     if asked.old is not None:
         status = max(status, _compare(read(asked.old), found, console))
@@ -90,13 +93,14 @@ def _parser() -> argparse.ArgumentParser:
         "Finished measurements are kept in outputs/benchmarks and not made again.",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--quick", action="store_true", help="about a minute: the small steps once")
+    form.add_argument("--quick", action="store_true", help="about a minute: two small steps and the head, once")
     form.add_argument("--full", action="store_true", help="more repetitions, and the growth of TRL's step as well")
     parser.add_argument("--list", action="store_true", help="say what would be measured, with its targets, and stop")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="measurements whose names begin so; writes no files"
     )
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
+    parser.add_argument("--readme", action="store_true", help="quote the table in README.md")
     parser.add_argument("--output", type=Path, metavar="STEM", help="write STEM.json, STEM.md and STEM-growth.png")
     parser.add_argument(
         "--compare", dest="old", type=Path, metavar="OLD.json",
@@ -121,7 +125,10 @@ def _print(found: Results, console: Console) -> None:
     table = Table(*COLUMNS, title="peer / ours, more is better")
     for row in target_rows(found):
         table.add_row(*(cell.replace("**", "") for cell in row))
-    console.print(table, markup=False)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        print(markdown(found), flush=True)
 
 
 def _compare(old: Results, new: Results, console: Console) -> int:

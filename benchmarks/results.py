@@ -15,6 +15,8 @@ from benchmarks.targets import TARGETS, Quantity, Target
 MIB = 2**20
 FALL = 0.10
 """Share by which a ratio may fall before it counts as worse."""
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+"""What a quoted table stands between."""
 NAMES = {OURS: "ours", "trl": "TRL", "hf": "HF generate", "vllm": "vLLM", "full": "full logits", "body": "bare body"}
 FACTS = ("limit_tokens_per_second", "matmul_peak")
 Side = dict[str, float]
@@ -206,6 +208,19 @@ def write(found: Results, stem: Path) -> None:
     stem.parent.mkdir(parents=True, exist_ok=True)
     Path(f"{stem}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     Path(f"{stem}.md").write_text(markdown(found), encoding="utf-8")
+
+
+def quoted(page: str, table: str) -> str:
+    """A page with what stands between its marks replaced by a table.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no {BEGIN} and {END} in the page")
+    return f"{before}{BEGIN}\n{table}{END}{after}"
 
 
 def read(path: Path) -> Results:
