@@ -71,9 +71,10 @@ def _full(hidden: Any, weight: Any, targets: Any, scored: Any, slopes: Any) -> A
 
 def _trl(hidden: Any, weight: Any, targets: Any, scored: Any, slopes: Any) -> Any:
     """TRL's fused head, as `add_fused_lm_head` calls it for a model whose body gives ``hidden``."""
-    from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE, _ChunkedLogProbFunction
+    from trl.kernels import ChunkedLogProbFunction
+    from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-    logp, entropy, *_ = _ChunkedLogProbFunction.apply(
+    logp, entropy, *_ = ChunkedLogProbFunction.apply(
         hidden, weight, None, targets, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE, None, 1.0, ("log_probs", "entropy")
     )
     return logp[scored], entropy[scored]

@@ -55,9 +55,9 @@ def tiny_model_folder(root: Path, vocabulary: int, positions: int) -> Path:
     model.generation_config = GenerationConfig(**special)
     with torch.no_grad():
         model.model.embed_tokens.weight[:, 0] = 0.05
-        for layer in model.model.layers:
-            layer.self_attn.o_proj.weight[0] = 0.0
-            layer.mlp.down_proj.weight[0] = 0.0
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter[0] = 0.0
         model.lm_head.weight[2] = 0.0
         model.lm_head.weight[2, 0] = NEVER
     model.save_pretrained(folder)

@@ -104,6 +104,6 @@ def matmul_rate(rows: int, inner: int, columns: int, *, seconds: float = 0.4) ->
     while time.process_time() < until or not found:
         started = time.process_time()
         for _ in range(repeats):
-            left @ right
+            torch.mm(left, right)
         found.append(once * repeats / max(time.process_time() - started, 1e-9))
     return statistics.median(found)

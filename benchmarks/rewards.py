@@ -12,7 +12,7 @@ RECORD = "MAXENT_BENCH_RECORD"
 """Environment variable: a file that is written the token ids of every completion rewarded, one call a line."""
 
 
-def spread(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+def spread(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float | None]:
     """A number between 0 and 1 that depends on nothing but a completion's token ids; called as TRL calls a reward."""
     target = os.environ.get(RECORD)
     if target:

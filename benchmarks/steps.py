@@ -182,7 +182,8 @@ def trl(work: Work, root: Path, run_dir: Path, first: Mapping[str, Any] | None =
     """
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     prepared, lap, lines, losses = prepare(work, root), Lap(), [], []
 
