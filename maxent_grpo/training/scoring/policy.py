@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from maxent_grpo.objective.flops import Work
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
@@ -19,6 +18,7 @@ from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_row
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
 from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.types.choices import Pooling
+from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
 
