@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from maxent_grpo.objective.flops import ComputeShape
+from maxent_grpo.training.types.flops import ComputeShape
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Where a configuration says how many experts share the tokens."""

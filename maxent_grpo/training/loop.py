@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from maxent_grpo.objective.flops import Work
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.stall import StallWatch
 from maxent_grpo.training.checkpoint.best import BestTracker
@@ -41,6 +40,7 @@ from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
+from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.runtime import (
     StepResources,
     TrainingLoopContext,

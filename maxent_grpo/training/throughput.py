@@ -2,7 +2,7 @@
 
     mfu = useful operations / (seconds * peak)
 
-with the useful operations of ``objective.flops`` and the peak of ``telemetry.matmul_peak``, the rate at which this machine
+with the useful operations of ``training.types.flops`` and the peak of ``telemetry.matmul_peak``, the rate at which this machine
 multiplies large matrices of the model's type with the run's threads. Both are of one process.
 """
 
@@ -15,8 +15,8 @@ import torch
 from transformers import PreTrainedModel
 
 from maxent_grpo.models.compute_shape import compute_shape
-from maxent_grpo.objective.flops import ComputeShape, Work, backward_flops, forward_flops
 from maxent_grpo.telemetry.matmul_peak import known_peak
+from maxent_grpo.training.types.flops import ComputeShape, Work, backward_flops, forward_flops
 from maxent_grpo.training.types.generation import SamplingCounters
 
 UPDATE = ("policy", "backward")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ def test_a_profiled_run_is_the_run_and_leaves_its_traces(tmp_path: Path) -> None
         "optimization.total_training_steps=3",
         "evaluation.enabled=false",
     )
-    random.seed(0)  # no run reads it, and every run saves it
     train(tmp_path / "plain", *settings)
-    random.seed(0)
     train(tmp_path / "seen", *settings, "run.profile=true")
     assert_same_run(tmp_path / "plain", tmp_path / "seen")
     folder = tmp_path / "seen" / "profile"

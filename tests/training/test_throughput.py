@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from support.runs import configured, inside_run
 
-from maxent_grpo.objective.flops import ComputeShape, Work, backward_flops, forward_flops, sampling_work, scoring_work
 from maxent_grpo.training.loop import run_training
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
+from maxent_grpo.training.types.flops import (
+    ComputeShape,
+    Work,
+    backward_flops,
+    forward_flops,
+    sampling_work,
+    scoring_work,
+)
 from maxent_grpo.training.types.generation import SamplingCounters
 
 SHAPE = ComputeShape(body=1000, trained=1000, head=100, head_is_trained=True, layers=1, attention=10)

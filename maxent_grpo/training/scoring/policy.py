@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.models.output_head import head_input, output_head
-from maxent_grpo.objective.flops import Work
 from maxent_grpo.objective.fused_head import HeadScores, Slopes, head_scores
 from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransform
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
@@ -30,6 +29,7 @@ from maxent_grpo.training.scoring.packing import (
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
 from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.types.choices import Pooling
+from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from maxent_grpo.objective.flops import Work, scoring_work
 from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.types.flops import Work, scoring_work
 from maxent_grpo.training.types.rewards import ScoreBatch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from maxent_grpo.objective.flops import Work, sampling_work
+from maxent_grpo.training.types.flops import Work, sampling_work
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ that is padded or recomputed by gradient checkpointing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -63,21 +63,22 @@ def backward_flops(shape: ComputeShape, work: Work) -> int:
     )
 
 
-def scoring_work(prompt: int, completions: Sequence[int]) -> Work:
+def scoring_work(prompt: int, completions: Iterable[int]) -> Work:
     """Scoring completions of the given lengths behind one prompt: causal, the last token of each fed to nothing.
 
     The logits of a completion's first token come from the prompt's last position, those of the others from the token before.
     """
-    behind = [max(length - 1, 0) for length in completions]
+    lengths = list(completions)
+    behind = [max(length - 1, 0) for length in lengths]
     return Work(
         prompt + sum(behind),
         prompt * (prompt + 1) // 2 + sum(fed * prompt + fed * (fed + 1) // 2 for fed in behind),
-        sum(completions),
+        sum(lengths),
     )
 
 
-def sampling_work(prompt: int, completions: Sequence[int]) -> Work:
+def sampling_work(prompt: int, completions: Iterable[int]) -> Work:
     """Sampling the same: as scoring, but for the first token, whose logits are those of the prompt for all completions."""
-    work = scoring_work(prompt, completions)
-    drawn = sum(length > 0 for length in completions)
+    lengths = list(completions)
+    work, drawn = scoring_work(prompt, lengths), sum(length > 0 for length in lengths)
     return Work(work.tokens, work.pairs, work.scored - max(drawn - 1, 0))

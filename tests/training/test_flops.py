@@ -8,7 +8,7 @@ from support.tiny import tiny_llama
 from torch.utils.flop_counter import FlopCounterMode
 
 from maxent_grpo.models.compute_shape import compute_shape
-from maxent_grpo.objective.flops import (
+from maxent_grpo.training.types.flops import (
     ComputeShape,
     Work,
     backward_flops,
