@@ -135,7 +135,7 @@ class BatchPlan:
     steps_per_epoch: int
     total_steps: int
     slices_per_step: int | None
-    """Forward and backward passes of one process in one step; None when a token budget decides."""
+    """Forward and backward passes of one process in one step; None where that depends on the lengths of its sequences."""
 
 
 def _split(total: int, num_parts: int) -> list[int]:
@@ -154,8 +154,9 @@ def batch_plan(config: RootConfig, num_train_prompts: int, num_processes: int = 
     group_size = config.generation.num_generations
     loader_prompts = _split(schedule.prompts_per_step, schedule.grad_accum_steps)
     sequences = [math.ceil(prompts / num_processes) * group_size for prompts in loader_prompts]
+    longest = config.generation.max_prompt_len + config.generation.max_completion_len
     slices = None
-    if batching.max_tokens == 0:
+    if batching.max_tokens == 0 or (batching.score_slice or max(sequences)) * longest <= batching.max_tokens:
         slices = sum(math.ceil(count / batching.score_slice) if batching.score_slice else 1 for count in sequences)
     steps_per_epoch = math.ceil(num_train_prompts / schedule.prompts_per_step)
     return BatchPlan(

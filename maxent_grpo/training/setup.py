@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
@@ -292,7 +293,10 @@ def _resources(
         generator=local_generator(ctx.runtime, generation, config.seed, "train"),
         validation_ctx=build_validation(config.evaluation, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
-            scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+            scoring,
+            score_mode=scoring.weighting.score_mode,
+            max_completion_len=generation.max_completion_len,
+            moves_kl_beta=KL_BETA in config.controller.adapted(),
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,

@@ -35,6 +35,8 @@ class ModelInputs:
     column: Tensor
     target_ids: Tensor
     fed_at: Tensor | None = None
+    num_real: int = 0
+    """Positions fed to the model that are tokens of a sequence rather than padding."""
 
     @property
     def num_fed(self) -> int:
@@ -72,6 +74,7 @@ def pad_rows(batch: ScoreBatch, rows: RowRange) -> ModelInputs:
         column=column,
         target_ids=ids[row, column],
         fed_at=prompt_width + column,
+        num_real=int(attention.sum()),
     )
 
 
@@ -121,6 +124,7 @@ def pack_rows(batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> ModelInp
         column=column,
         target_ids=batch.completion_ids[rows.slice][row, column],
         fed_at=at,
+        num_real=int(prompt_lengths.sum() + lengths.sum()),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
-from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.batch import RowRange, plan_slices
 from maxent_grpo.training.scoring.packing import ModelInputs, pack_rows, pad_rows
 from maxent_grpo.training.scoring.windows import layer_kinds, windowed_masks
 from maxent_grpo.training.types.choices import Pooling
@@ -61,11 +61,12 @@ class ScoringCounters:
     forward_passes: int = 0
     fed_tokens: int = 0
     scored_tokens: int = 0
+    real_tokens: int = 0
 
     def drain(self) -> ScoringCounters:
         """The counts so far; they start again at zero."""
         counted = replace(self)
-        self.forward_passes = self.fed_tokens = self.scored_tokens = 0
+        self.forward_passes = self.fed_tokens = self.scored_tokens = self.real_tokens = 0
         return counted
 
 
@@ -96,11 +97,21 @@ class TokenScorer:
     """Pool the last layer's hidden states over each completion's tokens: their mean, or the last one's; None leaves them."""
     counters: ScoringCounters = field(default_factory=ScoringCounters)
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether the completions of a group stand behind one copy of their prompt."""
+        return self.batching.share_prompts and not self.padded
+
+    def plan(self, batch: ScoreBatch, within: RowRange | None = None) -> list[RowRange]:
+        """The slices of some rows of a batch, or of all of them, as the batching settings cut them."""
+        within = RowRange(0, batch.total_sequences) if within is None else within
+        return plan_slices(batch, within, self.batching.max_tokens, shared=self.shares_prompts)
+
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
         size = self.batching.logprob_chunk_size or max(len(rows), 1)
         chunks = [RowRange(at, min(at + size, rows.last)) for at in range(rows.first, rows.last, size)]
-        if self.padded or not self.batching.share_prompts:
+        if not self.shares_prompts:
             return [pad_rows(batch, chunk) for chunk in chunks]
         return [pack_rows(batch, chunk, dtype) for chunk in chunks]
 
@@ -125,6 +136,7 @@ class TokenScorer:
         self.counters.forward_passes += 1
         self.counters.fed_tokens += inputs.num_fed
         self.counters.scored_tokens += logp.numel()
+        self.counters.real_tokens += inputs.num_real
 
         def spread(values: Tensor) -> Tensor:
             empty = torch.zeros((num_rows, width), dtype=values.dtype, device=device)

@@ -87,6 +87,7 @@ class BatchingSettings:
     prompt_cache_size: int = 0
     share_prompts: bool = True
     max_tokens: int = 0
+    skip_zero_signal: bool = False
 
 
 @dataclass(slots=True)

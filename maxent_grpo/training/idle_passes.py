@@ -1,0 +1,39 @@
+"""What a process does in a step beyond its own slices, so that all processes take part in every exchange of gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from maxent_grpo.distributed import gather_all
+from maxent_grpo.training.optim import backward, check_finite_loss
+from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.policy import TokenScorer
+from maxent_grpo.training.types.rewards import ScoreBatch
+from maxent_grpo.training.types.runtime import TrainingLoopContext
+
+
+def complete_gradient(
+    ctx: TrainingLoopContext, scorer: TokenScorer, tokens: ScoreBatch, num_slices: int, *, step: int
+) -> None:
+    """After a process's ``num_slices`` slices: passes with a loss of 0 until every process has made equally many.
+
+    Gradients are exchanged in every backward pass, so that processes with fewer slices, or with none, wait for nobody and let
+    nobody wait. Where no process had a slice the gradient is zero, as if every group had been run.
+    """
+    accelerator, model = ctx.runtime.accelerator, ctx.runtime.model
+    most = max(gather_all(accelerator, num_slices))
+    for _ in range(num_slices, most):
+        chunks = scorer.assemble(tokens, RowRange(0, 1), next(model.parameters()).dtype)
+        loss = scorer.score(model, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0
+        check_finite_loss(loss, accelerator, step=step)
+        backward(accelerator, loss)
+    if most == 0:
+        zero_gradient(model)
+
+
+def zero_gradient(model: nn.Module) -> None:
+    """A gradient of 0 for every trained parameter."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
