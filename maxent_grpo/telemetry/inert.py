@@ -79,7 +79,6 @@ def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
 
 
 def _batching_rules(config: RootConfig) -> Iterator[Rule]:
-    batching = config.scoring.batching
     if config.scoring.trl_reference_scoring:
         reason = "scoring.trl_reference_scoring=true pads every sequence with its own prompt"
         yield reason, ["scoring.batching.share_prompts"]

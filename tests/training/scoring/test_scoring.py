@@ -9,12 +9,12 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from maxent_grpo.training.scoring.batch import (
+    cut_groups,
     RowRange,
     build_score_batch,
     plan_slices,
     sampled_logp_tensor,
     tail_window,
-    whole_groups,
 )
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient, sync_reference
@@ -230,13 +230,13 @@ def test_slices_by_rows_cover_every_row_once_and_leave_a_shorter_last_one():
     pieces = plan_slices(_batch(score_slice=5), RowRange(2, 12), 0)
     assert [(p.first, p.last) for p in pieces] == [(2, 7), (7, 12)]
     assert [(p.first, p.last) for p in plan_slices(_batch(), RowRange(0, 12), 0)] == [(0, 12)]
-    assert whole_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
-    assert not whole_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+    assert not cut_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
+    assert cut_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
 
 
 @pytest.mark.parametrize("budget", [1, 8, 16, 25, 1000])
 def test_slices_by_tokens_keep_to_the_budget_unless_one_row_alone_exceeds_it(budget):
-    batch = _batch(score_slice=1)
+    batch = _batch()
     pieces = plan_slices(batch, RowRange(0, 12), budget)
     assert [row for piece in pieces for row in range(piece.first, piece.last)] == list(range(12))
     lengths = batch.completion_attention_mask.sum(-1).tolist()
