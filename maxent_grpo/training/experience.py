@@ -17,11 +17,11 @@ from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import (
     GradedRollout,
+    Grading,
     ScoredTokens,
     assign_credit,
     behaviour_sums,
     complete_rows,
-    grade_rollout,
     valid_rows,
 )
 from maxent_grpo.training.generation.rollout import collect_rollout
@@ -124,9 +124,10 @@ def gather_experience(
 ) -> Experience:
     """Sample y_1..y_G of each prompt, grade them, and score what the method needs at rollout weights."""
     with clock.phase("rollout"):
-        batch, portions = sample_prompts(ctx, resources, info.batch)
+        grading = Grading(rows, ctx.reward, trainer_state(ctx, info.epoch, step))
+        batch, portions = sample_prompts(ctx, resources, info.batch, grading)
     with clock.phase("reward"):
-        graded = grade_rollout(batch, rows, ctx.reward, trainer_state(ctx, info.epoch, step))
+        graded = grading.finish(batch)
     return build_experience(ctx, resources, batch, graded, portions, clock, info, policy_version=step)
 
 
@@ -273,9 +274,17 @@ def local_portions(items: Sequence[Item], ctx: TrainingLoopContext) -> list[Sequ
 
 
 def sample_prompts(
-    ctx: TrainingLoopContext, resources: StepResources, prompts: Sequence[dict[str, Any]], *, required: bool = True
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    prompts: Sequence[dict[str, Any]],
+    grading: Grading,
+    *,
+    required: bool = True,
 ) -> tuple[GenerationBatch, list[RowRange]]:
-    """Completions of this process's part of some rows, and the groups of each optimiser step."""
+    """Completions of this process's part of some rows, and the groups of each optimiser step.
+
+    ``grading`` is given each loader batch while the next one is sampled.
+    """
     agree = partial(any_rank, ctx.runtime.accelerator)
     batches: list[GenerationBatch] = []
     portions: list[RowRange] = []
@@ -286,6 +295,7 @@ def sample_prompts(
             batch = collect_rollout(
                 shard[part.slice], resources.generator, ctx.generation, agree=agree, required=required
             )
+            grading.add(batch)
             batches.append(batch)
             kept += len(batch.prompts)
         portions.append(RowRange(first, kept))

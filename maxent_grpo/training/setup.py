@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -28,7 +29,8 @@ from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
-from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
+from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms, term_recipes
+from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -121,7 +123,8 @@ def run_from_config(
     handles = build_logging(config.logging, run_dir)
     handles.writers.extend(watchers)
     try:
-        return _run(config, handles, resume, until)
+        with ExitStack() as ending:
+            return _run(config, handles, resume, until, ending)
     except BaseException as error:
         logger.error("stopped: %s", error, exc_info=error)
         raise
@@ -129,7 +132,9 @@ def run_from_config(
         handles.close()
 
 
-def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
+def _run(
+    config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None, ending: ExitStack
+) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
@@ -142,6 +147,8 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
+    if ctx.reward.workers is not None:
+        ending.callback(ctx.reward.workers.close)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
     install_meta(
@@ -320,7 +327,11 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
         answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
-    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by)
+    workers = None
+    if reward.workers > 0:
+        grade = getattr(task, "sent_grader", None)
+        workers = RewardWorkers(reward.workers, term_recipes(reward.terms, calls, grade, settings))
+    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
 
 
 def _loop_parts(
