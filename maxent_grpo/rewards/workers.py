@@ -51,6 +51,7 @@ class _Worker:
     waiting: deque[Future[TermVerdict]] = field(default_factory=deque[Future[TermVerdict]])
     lock: threading.Lock = field(default_factory=threading.Lock)
     has_ended: bool = False
+    listener: threading.Thread | None = None
 
     def give(self, job: tuple[str, RewardBatch], future: Future[TermVerdict]) -> None:
         """Send a job, whose outcome ``future`` gets."""
@@ -110,6 +111,9 @@ class RewardWorkers:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
+            if worker.listener is not None:
+                worker.listener.join()
+            _pipe(worker.process.stdout).close()
         atexit.unregister(self.close)
 
     @property
@@ -155,7 +159,8 @@ class RewardWorkers:
                     f"reward.workers={self._count}: a process did not start ({problem}): reward functions must be importable by "
                     "their module or file alone; reward.workers=0 calls them in the program itself"
                 )
-            threading.Thread(target=_listen, args=(worker,), name="reward workers", daemon=True).start()
+            worker.listener = threading.Thread(target=_listen, args=(worker,), name="reward workers", daemon=True)
+            worker.listener.start()
 
 
 def _listen(worker: _Worker) -> None:
@@ -168,7 +173,7 @@ def _listen(worker: _Worker) -> None:
                 future.set_result(outcome)
             else:
                 future.set_exception(outcome)
-    except (EOFError, ValueError):
+    except EOFError:
         with worker.lock:
             worker.has_ended = True
             left, worker.waiting = list(worker.waiting), deque()

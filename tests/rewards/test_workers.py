@@ -113,7 +113,7 @@ def test_a_function_that_no_process_can_import_is_named() -> None:
     calls = CallSettings(functions={"gone": "support.graders:no_such_function"})
     made = RewardWorkers(1, term_recipes({"gone": 1.0}, calls, None, TermSettings()))
     [term] = terms({"repetition": 1.0})
-    with pytest.raises(RewardError, match=r"reward.workers=1: a process did not start .*no_such_function"):
+    with pytest.raises(RewardError, match=r"(?s)reward.workers=1: a process did not start .*no_such_function"):
         made.start(term, batch())
     assert made.pids == []
 
