@@ -158,6 +158,8 @@ def test_sizes_that_do_not_divide_make_a_smaller_last_part() -> None:
 
 def test_a_token_budget_leaves_the_number_of_slices_open() -> None:
     assert batch_plan(config_with(scoring__batching__max_tokens=1024), 10).slices_per_step is None
+    assert batch_plan(config_with(scoring__batching__max_tokens=16 * (256 + 8 * 5)), 10).slices_per_step == 1
+    assert batch_plan(config_with(scoring__batching__max_tokens=16 * (256 + 8 * 5) - 1), 10).slices_per_step is None
 
 
 def test_the_loss_is_written_with_the_terms_that_are_on() -> None:
@@ -233,8 +235,7 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
             SAMPLER | {"scoring__advantage": AdvantageKind.none, "scoring__mismatch__mode": MismatchMode.token_mask},
             "scoring__mismatch__cap", 3.0, "only the advantage term is corrected",
         ),
-        ({"scoring__batching__max_tokens": 99}, "scoring__batching__score_slice", 16, "max_tokens=99 decides"),
-        ({}, "scoring__batching__slice_prefetch", 2, "a single slice"),
+        ({"scoring__batching__max_tokens": 0}, "scoring__batching__slice_prefetch", 2, "a single slice"),
         (
             {"scoring__trl_reference_scoring": True},
             "scoring__batching__share_prompts", False, "scoring.trl_reference_scoring=true pads every sequence",
@@ -285,6 +286,7 @@ def test_a_setting_without_effect_is_named_with_its_reason(
         (MOVING | {"optimization__minibatches": 2}, "scoring__allow_stale_reference_logprobs", True),
         (SAMPLER | {"scoring__mismatch__mode": MismatchMode.token_mask}, "scoring__mismatch__floor", 0.1),
         ({}, "scoring__batching__score_slice", 16),
+        ({}, "scoring__batching__slice_prefetch", 2),
         ({}, "scoring__batching__share_prompts", False),
         ({"scoring__batching__score_slice": 16}, "scoring__batching__slice_prefetch", 2),
         ({"optimization__total_training_steps": 0}, "optimization__num_epochs", 3),

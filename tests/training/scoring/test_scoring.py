@@ -9,11 +9,12 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from maxent_grpo.training.scoring.batch import (
-    cut_groups,
     RowRange,
     build_score_batch,
+    cut_groups,
     plan_slices,
     sampled_logp_tensor,
+    select_groups,
     tail_window,
 )
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer, prefetched
@@ -232,6 +233,47 @@ def test_slices_by_rows_cover_every_row_once_and_leave_a_shorter_last_one():
     assert [(p.first, p.last) for p in plan_slices(_batch(), RowRange(0, 12), 0)] == [(0, 12)]
     assert not cut_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
     assert cut_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (48, [(0, 12)]),
+        (47, [(0, 8), (8, 12)]),  # groups of 15, 13 and 20 tokens with their prompts
+        (28, [(0, 8), (8, 12)]),
+        (20, [(0, 4), (4, 8), (8, 12)]),
+        (18, [(0, 4), (4, 8), (8, 11), (11, 12)]),
+        (13, [(0, 3), (3, 4), (4, 8), (8, 9), (9, 10), (10, 12)]),
+    ],
+)
+def test_slices_by_tokens_end_between_groups_where_they_can(budget, expected):
+    pieces = plan_slices(_batch(), RowRange(0, 12), budget)
+    assert [(piece.first, piece.last) for piece in pieces] == expected
+
+
+def test_rows_and_tokens_both_bound_a_slice():
+    pieces = plan_slices(_batch(score_slice=4), RowRange(0, 12), 1000)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
+    pieces = plan_slices(_batch(score_slice=8), RowRange(0, 12), 16)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_padded_rows_are_counted_with_their_padding():
+    pieces = plan_slices(_batch(), RowRange(0, 12), 40, shared=False)
+    for piece in pieces:
+        assert TokenScorer.assemble(_scorer(padded=True), _batch(), piece, torch.float32)[0].num_fed <= 40
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_the_groups_that_are_left_are_those_of_the_batch():
+    batch = _batch()
+    part = select_groups(batch, torch.tensor([True, False, True]), 4)
+    rows = [*range(4), *range(8, 12)]
+    assert part.total_sequences == 8
+    assert part.group_starts == (0, 4)
+    assert torch.equal(part.completion_ids, batch.completion_ids[rows])
+    assert [entry.length for entry in part.prompt_entries] == [batch.prompt_entries[row].length for row in rows]
+    assert select_groups(batch, torch.ones(3, dtype=torch.bool), 4) is batch
 
 
 @pytest.mark.parametrize("budget", [1, 8, 16, 25, 1000])
