@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from maxent_grpo.distributed import gather_all
@@ -13,16 +14,20 @@ from maxent_grpo.training.types.rewards import ScoreBatch
 from maxent_grpo.training.types.runtime import TrainingLoopContext
 
 
-def complete_gradient(
-    ctx: TrainingLoopContext, scorer: TokenScorer, tokens: ScoreBatch, num_slices: int, *, step: int
-) -> None:
-    """After a process's ``num_slices`` slices: passes with a loss of 0 until every process has made equally many.
+def most_slices(accelerator: Accelerator, num_slices: int) -> int:
+    """The largest number of slices that a process has; asked by all before the first slice."""
+    return max(gather_all(accelerator, num_slices))
 
-    Gradients are exchanged in every backward pass, so that processes with fewer slices, or with none, wait for nobody and let
-    nobody wait. Where no process had a slice the gradient is zero, as if every group had been run.
+
+def complete_gradient(
+    ctx: TrainingLoopContext, scorer: TokenScorer, tokens: ScoreBatch, num_slices: int, most: int, *, step: int
+) -> None:
+    """After a process's ``num_slices`` slices: passes with a loss of 0 until it has made ``most``, as every process does.
+
+    Gradients are exchanged in every backward pass, so that a process with fewer slices, or with none, would let the others wait
+    for ever. Where no process had a slice the gradient is zero, as if every group had been run.
     """
     accelerator, model = ctx.runtime.accelerator, ctx.runtime.model
-    most = max(gather_all(accelerator, num_slices))
     for _ in range(num_slices, most):
         chunks = scorer.assemble(tokens, RowRange(0, 1), next(model.parameters()).dtype)
         loss = scorer.score(model, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0

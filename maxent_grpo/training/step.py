@@ -19,7 +19,7 @@ from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
 from maxent_grpo.training.experience import Experience
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.idle_passes import complete_gradient
+from maxent_grpo.training.idle_passes import complete_gradient, most_slices
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
@@ -98,6 +98,7 @@ def train_step(
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)
 
+    most = most_slices(accelerator, len(rows.pieces))
     losses: list[LossOutputs] = []
     sums, row_scores = StepSums(), _known_scores(rows, look, scoring)
     for piece, chunks in _slices(ctx, scorer, rows):
@@ -117,7 +118,7 @@ def train_step(
         losses.append(loss)
         _measure(sums, scores, row_targets, rows, piece, scoring, method, step - 1 == experience.policy_version)
     with clock.phase("policy"):
-        complete_gradient(ctx, scorer, experience.tokens, len(rows.pieces), step=step)
+        complete_gradient(ctx, scorer, experience.tokens, len(rows.pieces), most, step=step)
 
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
