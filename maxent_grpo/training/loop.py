@@ -37,7 +37,6 @@ from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.scoring.reference import sync_reference
-from maxent_grpo.training.scoring.work import rows_work
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
 from maxent_grpo.training.types.flops import Work
@@ -197,7 +196,7 @@ def _measure(
     work = StepWork(
         sampled=resources.sampled.drain(),
         scored=sum((counters.work for counters in counted), Work()),
-        trained=sum((rows_work(experience.tokens, piece) for piece in report.pieces), Work()),
+        trained=report.work,
         tokens=int(report.counts.tokens),
     )
     return metrics, work

@@ -47,13 +47,18 @@ GROUPS: dict[str, MetricGroup] = {
         "training.loss.compute_loss",
     ),
     "policy/": MetricGroup(
-        "The policy on the step's trained tokens, before the update.", "training.diagnostics.StepSums"
+        "The policy on the step's trained tokens, before the update; with scoring.batching.skip_zero_signal=true those of the "
+        "groups that were scored.",
+        "training.diagnostics.StepSums",
     ),
     "reference/": MetricGroup(
-        "The reference on the rollout that the step belongs to.", "training.scoring.reference.reference_from_tokens"
+        "The reference on the rollout that the step belongs to; with scoring.batching.skip_zero_signal=true on its groups that "
+        "were scored.",
+        "training.scoring.reference.reference_from_tokens",
     ),
     "weights/": MetricGroup(
-        "The target weights w and the policy p over each group that takes part in the listwise term.",
+        "The target weights w and the policy p over each group that takes part in the listwise term; all but weights/groups with "
+        "scoring.batching.skip_zero_signal=true over those that were scored.",
         "training.metrics.step_metrics",
     ),
     "controller/": MetricGroup("Coefficients as the step used them.", "training.metrics.step_metrics"),
@@ -61,7 +66,7 @@ GROUPS: dict[str, MetricGroup] = {
     "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
     "mismatch/": MetricGroup(
         "The weight pi_old / mu of the trainer's probability to the sampler's, at the same weights of the model, over the trained "
-        "tokens whose log-prob the sampler reported; at the level of scoring.mismatch.mode, per token with bypass.",
+        "tokens whose log-prob the sampler reported and that were scored; at the level of scoring.mismatch.mode, per token with bypass.",
         "training.diagnostics.StepSums",
     ),
     "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
@@ -298,6 +303,14 @@ METRICS: dict[str, MetricInfo] = {
     "scoring/forward_passes": MetricInfo("forward passes of scoring since the last step", "passes"),
     "scoring/fed_tokens": MetricInfo("positions fed to the model in scoring, padding included", "tokens"),
     "scoring/scored_tokens": MetricInfo("completion tokens scored", "tokens"),
+    "scoring/padding_ratio": MetricInfo(
+        "positions fed to the model for each that is a token of a prompt or completion: 1 without padding",
+        when="something was scored since the last step",
+    ),
+    "scoring/skipped_sequences": MetricInfo(
+        "completions that were not run through the model, as the gradient of their groups is exactly zero",
+        "completions",
+    ),
     "data/epoch": MetricInfo("passes over the training rows begun before this one", "epochs"),
     "data/step_in_epoch": MetricInfo(
         "optimiser steps' worth of this epoch's prompts drawn before this rollout", "steps"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
@@ -27,7 +29,8 @@ from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
-from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
+from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms, term_recipes
+from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -123,7 +126,8 @@ def run_from_config(
     handles = build_logging(config.logging, run_dir)
     handles.writers.extend(watchers)
     try:
-        return _run(config, handles, resume, until)
+        with ExitStack() as ending:
+            return _run(config, handles, resume, until, ending)
     except BaseException as error:
         logger.error("stopped: %s", error, exc_info=error)
         raise
@@ -131,7 +135,9 @@ def run_from_config(
         handles.close()
 
 
-def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
+def _run(
+    config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None, ending: ExitStack
+) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
@@ -144,6 +150,8 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx, resources = _assemble(config, accelerator, task, loaded, train, held_out, handles)
+    if ctx.reward.workers is not None:
+        ending.callback(ctx.reward.workers.close)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until = until
     parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
@@ -298,7 +306,10 @@ def _resources(
         generator=local_generator(ctx.runtime, generation, config.seed, "train"),
         validation_ctx=build_validation(config.evaluation, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
-            scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+            scoring,
+            score_mode=scoring.weighting.score_mode,
+            max_completion_len=generation.max_completion_len,
+            moves_kl_beta=KL_BETA in config.controller.adapted(),
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
@@ -322,7 +333,11 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
         answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
-    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by)
+    workers = None
+    if reward.workers > 0:
+        grade = getattr(task, "sent_grader", None)
+        workers = RewardWorkers(reward.workers, term_recipes(reward.terms, calls, grade, settings))
+    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
 
 
 def _loop_parts(

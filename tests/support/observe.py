@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.tokenize import PromptCache
 from maxent_grpo.training.generation import local
 from maxent_grpo.training.scoring.policy import TokenScorer
@@ -97,6 +98,7 @@ def _counting() -> Iterator[Counter[str]]:
         for spy in (
             _spied(TokenScorer, "assemble", assembled),
             _spied(local, "decode", count("decodes")),
+            _spied(RewardWorkers, "start", count("shares rewarded elsewhere")),
             _spied(local.LocalGenerator, "__call__", count("sampler calls")),
             _spied(PromptCache, "__init__", lambda cache, *args: caches.append(cache)),
             _spied(LlamaMLP, "forward", count("layer passes")),

@@ -24,14 +24,13 @@ from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.meta import TargetGroups, weight_derivatives
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.master_weights import live_parameters
-from maxent_grpo.training.meta.held_out import HeldOutBatch, HeldOutRollouts, held_out_objective, held_out_slices
+from maxent_grpo.training.meta.held_out import HeldOutBatch, HeldOutRollouts, held_out_objective
 from maxent_grpo.training.meta.inner_step import InnerStep
 from maxent_grpo.training.meta.optimizer_jacobian import (
     AppliedGradient,
     applied_gradient,
     through_update,
 )
-from maxent_grpo.training.scoring.batch import plan_slices
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.choices import OptimizerJacobian
 from maxent_grpo.training.types.runtime import ControllerGradients, TrainingLoopContext
@@ -124,7 +123,7 @@ class FirstOrderObjective:
         parameters = live_parameters(context.optimization.handles.base_optimizer)
         total = _zeros(parameters)
         with evaluation_mode(model):
-            for piece in held_out_slices(batch, context.scoring.batching.max_tokens):
+            for piece in self._scorer.plan(batch.tokens):
                 _add_gradient(total, held_out_objective(self._scorer, model, batch, piece), parameters)
         return (
             total if accelerator.num_processes == 1 else cast(list[Tensor], accelerator.reduce(total, reduction="sum"))
@@ -138,7 +137,7 @@ class FirstOrderObjective:
         totals = [_zeros(parameters) for _ in coefficients]
         experience, scoring = inner.experience, context.scoring
         rows, dtype = experience.rows(inner.groups), next(model.parameters()).dtype
-        for piece in plan_slices(experience.tokens, rows, scoring.batching.max_tokens):
+        for piece in self._scorer.plan(experience.tokens, rows):
             chunks = self._scorer.assemble(experience.tokens, piece, dtype)
             logp = self._scorer.score(model, chunks, experience.tokens.completion_ids.shape[1]).logp
             mask = experience.mask[piece.slice].to(logp.device)

@@ -192,14 +192,13 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
     batching, group = config.scoring.batching, config.generation.num_generations
     rows, longest = _loader_prompts(config, num_processes) * group, max(work.train_lengths)
     completion = work.generation.max_completion_len
+    shared = batching.share_prompts and not config.scoring.trl_reference_scoring
+    size = min(batching.score_slice or rows, rows)
     if batching.max_tokens > 0:
-        size = _rows_within(batching.max_tokens, group, longest, completion, rows)
-    else:
-        size = min(batching.score_slice or rows, rows)
+        size = _rows_within(batching.max_tokens, group if shared else 1, longest, completion, size)
     num_slices = math.ceil(rows / size) * batch_plan(config, work.num_train).loader_batches_per_step
     chunk = min(batching.logprob_chunk_size or size, size)
     sizes = [chunk] * (size // chunk) + ([size % chunk] if size % chunk else [])
-    shared = batching.share_prompts and not config.scoring.trl_reference_scoring
     laid_out = config.model.attention is Attention.sdpa
     return num_slices, [
         scoring_pass(part, group, min(work.train_lengths), longest, completion, shared, laid_out) for part in sizes
@@ -207,14 +206,10 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
 
 
 def _rows_within(budget: int, group: int, prompt: int, completion: int, rows: int) -> int:
-    """Sequences of full length that a slice of ``budget`` tokens takes, at least one."""
-    size = tokens = 0
-    while size < rows:
-        tokens += completion + (prompt if size % group == 0 else 0)
-        if size and tokens > budget:
-            break
-        size += 1
-    return size
+    """Sequences of full length that a slice of ``budget`` tokens takes: whole groups, or part of one that is too large, at least one."""
+    groups = budget // (prompt + group * completion)
+    size = groups * group if groups else (budget - prompt) // completion
+    return min(max(size, 1), rows)
 
 
 def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransf
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
 from maxent_grpo.objective.sampling import sampled_logits
 from maxent_grpo.training.forward import accepted
-from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.batch import RowRange, plan_slices
 from maxent_grpo.training.scoring.packing import (
     ModelInputs,
     Sharing,
@@ -126,6 +126,11 @@ class TokenScorer:
     def shares_prompts(self) -> bool:
         """Whether the completions of a group stand behind one copy of their prompt."""
         return self.batching.share_prompts and self.sharing is not Sharing.none and not self.padded
+
+    def plan(self, batch: ScoreBatch, within: RowRange | None = None) -> list[RowRange]:
+        """The slices of some rows of a batch, or of all of them, as the batching settings cut them."""
+        within = RowRange(0, batch.total_sequences) if within is None else within
+        return plan_slices(batch, within, self.batching.max_tokens, shared=self.shares_prompts)
 
     def assemble(self, batch: ScoreBatch, rows: RowRange, dtype: torch.dtype) -> list[ModelInputs]:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""

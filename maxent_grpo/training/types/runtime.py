@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Sampler
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from maxent_grpo.rewards.workers import RewardWorkers
     from maxent_grpo.training.method import Method
     from maxent_grpo.training.scoring.policy import TokenScorer
     from maxent_grpo.training.types.logging import LoggingHandles
@@ -88,6 +89,7 @@ class BatchingSettings:
     prompt_cache_size: int = 0
     share_prompts: bool = True
     max_tokens: int = 0
+    skip_zero_signal: bool = False
 
 
 @dataclass(slots=True)
@@ -194,6 +196,8 @@ class RewardSpec:
     reward_weights: list[float]
     normalize: RewardNormalization = RewardNormalization.none
     normalize_by: NormalizeBy = NormalizeBy.group
+    workers: RewardWorkers | None = None
+    """Processes that reward; None where the program itself does."""
 
     def __post_init__(self) -> None:
         if len(self.reward_funcs) != len(self.reward_weights):

@@ -13,10 +13,11 @@ from maxent_grpo.training.scoring import attention_parts
 from maxent_grpo.training.scoring.batch import (
     RowRange,
     build_score_batch,
+    cut_groups,
     plan_slices,
     sampled_logp_tensor,
+    select_groups,
     tail_window,
-    whole_groups,
 )
 from maxent_grpo.training.scoring.packing import PADDING, Sharing
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer, prefetched
@@ -287,13 +288,54 @@ def test_slices_by_rows_cover_every_row_once_and_leave_a_shorter_last_one():
     pieces = plan_slices(_batch(score_slice=5), RowRange(2, 12), 0)
     assert [(p.first, p.last) for p in pieces] == [(2, 7), (7, 12)]
     assert [(p.first, p.last) for p in plan_slices(_batch(), RowRange(0, 12), 0)] == [(0, 12)]
-    assert whole_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
-    assert not whole_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+    assert not cut_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
+    assert cut_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (48, [(0, 12)]),
+        (47, [(0, 8), (8, 12)]),  # groups of 15, 13 and 20 tokens with their prompts
+        (28, [(0, 8), (8, 12)]),
+        (20, [(0, 4), (4, 8), (8, 12)]),
+        (18, [(0, 4), (4, 8), (8, 11), (11, 12)]),
+        (13, [(0, 3), (3, 4), (4, 8), (8, 9), (9, 10), (10, 12)]),
+    ],
+)
+def test_slices_by_tokens_end_between_groups_where_they_can(budget, expected):
+    pieces = plan_slices(_batch(), RowRange(0, 12), budget)
+    assert [(piece.first, piece.last) for piece in pieces] == expected
+
+
+def test_rows_and_tokens_both_bound_a_slice():
+    pieces = plan_slices(_batch(score_slice=4), RowRange(0, 12), 1000)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
+    pieces = plan_slices(_batch(score_slice=8), RowRange(0, 12), 16)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_padded_rows_are_counted_with_their_padding():
+    pieces = plan_slices(_batch(), RowRange(0, 12), 40, shared=False)
+    for piece in pieces:
+        assert TokenScorer.assemble(_scorer(padded=True), _batch(), piece, torch.float32)[0].num_fed <= 40
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_the_groups_that_are_left_are_those_of_the_batch():
+    batch = _batch()
+    part = select_groups(batch, torch.tensor([True, False, True]), 4)
+    rows = [*range(4), *range(8, 12)]
+    assert part.total_sequences == 8
+    assert part.group_starts == (0, 4)
+    assert torch.equal(part.completion_ids, batch.completion_ids[rows])
+    assert [entry.length for entry in part.prompt_entries] == [batch.prompt_entries[row].length for row in rows]
+    assert select_groups(batch, torch.ones(3, dtype=torch.bool), 4) is batch
 
 
 @pytest.mark.parametrize("budget", [1, 8, 16, 25, 1000])
 def test_slices_by_tokens_keep_to_the_budget_unless_one_row_alone_exceeds_it(budget):
-    batch = _batch(score_slice=1)
+    batch = _batch()
     pieces = plan_slices(batch, RowRange(0, 12), budget)
     assert [row for piece in pieces for row in range(piece.first, piece.last)] == list(range(12))
     lengths = batch.completion_attention_mask.sum(-1).tolist()
