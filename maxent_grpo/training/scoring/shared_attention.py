@@ -52,14 +52,14 @@ class SharedPrompts:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, window: int | None) -> Tensor:
         """Outputs [1, L, heads, D] of queries [1, heads, L, D], keys and values [1, kv_heads, L, D]."""
         if query.device.type != "cpu":
-            return _UNCOMPILED(self, query, key, value, scaling, window)
+            return _UNCOMPILED(self, query, key, value, scaling=scaling, window=window)
         if torch.compiler.is_compiling():
             return _compiled_parts(query, key, value, self.numbers, self.index, scaling, window)[0]
         return _InParts.apply(query, key, value, self.parts, scaling, window)  # pyright: ignore
 
 
 def attend_by_prompt(
-    layout: SharedPrompts, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    layout: SharedPrompts, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, window: int | None
 ) -> Tensor:
     """``SharedPrompts.attend`` by torch's own attention, for devices whose kernels give no log-sum-exp alike.
 

@@ -94,7 +94,7 @@ def test_outputs_and_gradients_are_those_of_a_mask_over_all_pairs(
         masked = scaled_dot_product_attention(*given, attn_mask=visible, scale=0.3, enable_gqa=True).transpose(1, 2)
         exact = outcome(masked, given)
         parts = layout.attend(*given, scaling=0.3, window=window)
-        by_prompt = attend_by_prompt(layout, *given, 0.3, window)
+        by_prompt = attend_by_prompt(layout, *given, scaling=0.3, window=window)
         for found in (parts, by_prompt):
             for ours, expected in zip(outcome(found, given), exact, strict=True):
                 torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
