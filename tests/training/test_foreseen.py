@@ -30,7 +30,13 @@ DEPENDENT = {
 }
 
 
-@pytest.mark.parametrize("case", [*FORESEEN, *DEPENDENT])
+SHORT = ("entropy bonus", "truncated", "listwise", "several passes")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case if case in SHORT else pytest.param(case, marks=pytest.mark.slow) for case in (*FORESEEN, *DEPENDENT)],
+)
 def test_a_step_is_the_same_with_foreseen_slopes_recomputed_logits_and_the_models_own(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
