@@ -43,7 +43,9 @@ def head_forward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     """Worst moment between logits and log-probabilities: choosing rows, restricting, log-softmax, or entropy."""
     if path.separate_head:
         wider = 0 if shape.adapter else shape.vocab * shape.hidden * (shape.wide - shape.itemsize)
-        return head_rows(shape, one, path) + (head_gradients(shape, one) + wider if path.foreseen else 0)
+        results = one.scored * shape.wide * (3 if path.exact_entropy else 2)
+        formed = head_gradients(shape, one) + wider if path.foreseen else 0
+        return head_rows(shape, one, path) + results + formed
     size, wide = shape.itemsize, shape.wide
     cut, tempered = (1 if path.restricted else 0), (size if path.tempered else 0)
     choosing = one.rows * one.kept * shape.vocab * size + one.scored * shape.vocab * size
