@@ -100,7 +100,7 @@ def _vllm(work: Work, prompts: list[list[int]], tokenizer: Any) -> tuple[Draw, d
     import os
 
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
 
     engine = LLM(
         str(material.SMOLLM2), dtype="float32", max_model_len=work.prompt_length + work.completion + 16,

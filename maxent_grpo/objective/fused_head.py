@@ -90,6 +90,12 @@ def head_scores(
     return HeadScores(logp, entropy)
 
 
+def rows_at_once(tokens: int, row_bytes: int, *, on_cpu: bool) -> tuple[int, int]:
+    """Rows of a chunk and of a block, for logits of ``row_bytes`` a row in 32 bits or more."""
+    rows = min(tokens, max(1, (CHUNK_BYTES if on_cpu else CHUNK_BYTES_OF_DEVICE) // row_bytes))
+    return rows, min(rows, max(1, BLOCK_BYTES // row_bytes)) if on_cpu else rows
+
+
 class _FusedHead(torch.autograd.Function):
     """``head_scores`` with its gradient."""
 
@@ -274,10 +280,7 @@ class _Workspace:
     @classmethod
     def of(cls, hidden: Tensor, weight: Tensor, distribution: HeadDistribution) -> _Workspace:
         vocab, device, wide = len(weight), hidden.device, torch.promote_types(hidden.dtype, torch.float32)
-        on_cpu = device.type == "cpu"
-        row = vocab * wide.itemsize
-        rows = min(len(hidden), max(1, (CHUNK_BYTES if on_cpu else CHUNK_BYTES_OF_DEVICE) // row))
-        block = min(rows, max(1, BLOCK_BYTES // row)) if on_cpu else rows
+        rows, block = rows_at_once(len(hidden), vocab * wide.itemsize, on_cpu=device.type == "cpu")
         return cls(
             distribution,
             hidden.new_empty((rows, vocab)),

@@ -138,7 +138,8 @@ def draw_tokens(
 def _block_sums(weights: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch blocks"]:
     """Sums of consecutive blocks of tokens in float64; the last block may be shorter."""
     whole = weights.shape[-1] // BLOCK_TOKENS * BLOCK_TOKENS
-    blocks = weights[..., :whole].unflatten(-1, (-1, BLOCK_TOKENS)).sum(dim=-1, dtype=torch.float64)
+    parts = weights[..., :whole].view(*weights.shape[:-1], -1, BLOCK_TOKENS)
+    blocks = parts.sum(dim=-1, dtype=torch.float64)
     if whole == weights.shape[-1]:
         return blocks
     rest = weights[..., whole:].sum(dim=-1, keepdim=True, dtype=torch.float64)

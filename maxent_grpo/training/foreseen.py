@@ -16,19 +16,18 @@ from torch import Tensor
 from maxent_grpo.objective.fused_head import Slopes
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores
-from maxent_grpo.training.types.weighting import ControllerValues
 
 
-def slopes_are_known(method: Method, values: ControllerValues, *, old_logp: Tensor | None, passes: int) -> bool:
+def slopes_are_known(method: Method, *, kl_beta: float, has_old: bool, passes: int) -> bool:
     """Whether dL/dlogp and dL/dH of a slice do not depend on its log-probabilities.
 
-    They do with log-probs of other weights (old ones, the sampler's in the ratio or in a mismatch weight), with a token KL, and with
-    a listwise term, whose slope is a function of the group's scores. The entropy bonus has a constant slope. ``passes`` forward
+    They do with log-probs of other weights (old ones, ``has_old``, or the sampler's, in the ratio or a mismatch weight), with a token
+    KL, and with a listwise term, whose slope is a function of the group's scores. The entropy bonus has a constant slope. ``passes`` forward
     passes that wait for one backward pass would each keep a gradient of the output matrix, so there may be one.
     """
-    on_policy = old_logp is None and not method.ratio_from_sampler and method.mismatch is None
+    on_policy = not has_old and not method.ratio_from_sampler and method.mismatch is None
     listwise = method.listwise_scale > 0 or method.listwise_clip is not None
-    return on_policy and not listwise and not values.kl_beta > 0 and passes == 1
+    return on_policy and not listwise and not kl_beta > 0 and passes == 1
 
 
 def foreseen_slopes(

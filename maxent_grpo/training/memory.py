@@ -10,124 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
+from maxent_grpo.training.memory_head import head_backward, head_block, head_forward, head_saved
+from maxent_grpo.training.memory_sizes import INDEX_BYTES, ModelShape, Pass, ScoringPath
 
 MIB = 2**20
 HEAP_BLOCK = 32 * MIB
 """From this size on the C library takes a block from the system and gives it back at once; freed smaller ones it keeps."""
-INDEX_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """Sizes of a model; ``itemsize`` is that of a weight and an activation [bytes]."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied: bool
-    itemsize: int
-    num_parameters: int
-    """Without an adapter's."""
-    adapter: int = 0
-    """Low-rank matrices, which then are all that is trained; 0 where every weight is [bytes]."""
-    adapter_block: int = 0
-    """The largest of them [bytes]."""
-    adapter_kept: int = 0
-    """What the matrices of one layer keep of a token for the backward pass, its inputs in their own type among it [bytes]."""
-
-    @property
-    def attention(self) -> int:
-        """Width of all heads together."""
-        return self.heads * self.head_dim
-
-    @property
-    def wide(self) -> int:
-        """Bytes of a log-probability, which has at least 32 bits."""
-        return max(4, self.itemsize)
-
-    @property
-    def cache_per_token(self) -> int:
-        """Keys and values of one token in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.itemsize
-
-    @property
-    def embedding(self) -> int:
-        """The largest single weight, one row of hidden width for each token of the vocabulary."""
-        return self.vocab * self.hidden * self.itemsize
-
-    @property
-    def weights(self) -> int:
-        """All weights, tied ones once."""
-        return self.num_parameters * self.itemsize
-
-    @property
-    def trained(self) -> int:
-        """What has gradients and optimiser states: the adapter, or all weights."""
-        return self.adapter or self.weights
-
-    @property
-    def trained_block(self) -> int:
-        """The largest single tensor of these."""
-        return self.adapter_block or self.embedding
-
-    @property
-    def master(self) -> int:
-        """The float32 copy that weights of fewer bits are trained as; an adapter's matrices have their bits themselves."""
-        return 4 * self.num_parameters if self.itemsize < 4 and not self.adapter else 0
-
-    @property
-    def updated(self) -> int:
-        """What the optimiser moves, and has a gradient and two states of each: the copy where there is one."""
-        return self.master or self.trained
-
-    @property
-    def updated_block(self) -> int:
-        """The largest single tensor of these."""
-        return 4 * self.vocab * self.hidden if self.master else self.trained_block
-
-    def without_adapter(self) -> ModelShape:
-        """The base, all of it trained."""
-        return replace(self, adapter=0, adapter_block=0, adapter_kept=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass for scoring: ``rows`` x ``width`` token places, logits at the last ``kept``, ``scored`` of them read."""
-
-    rows: int
-    width: int
-    kept: int
-    scored: int
-    masked: bool = True
-    """Attention gets a mask for every pair of positions; otherwise a layout of prompts and completions."""
-
-    @property
-    def tokens(self) -> int:
-        """Places fed to the model, padding included."""
-        return self.rows * self.width
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringPath:
-    """What decides which tensors scoring makes."""
-
-    eager: bool = False
-    """Attention probabilities are written out, instead of the fused kernel's one number per query."""
-    checkpointing: bool = False
-    """Layers are recomputed in the backward pass."""
-    restricted: bool = False
-    """The support is cut: allowed tokens, top-k, top-p or min-p."""
-    tempered: bool = False
-    """The temperature is not 1."""
-    exact_entropy: bool = False
-    entropy_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +125,17 @@ def layer_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     return one.tokens * (per_token + shape.adapter_kept)
 
 
-def ends_saved(shape: ModelShape, one: Pass) -> int:
-    """What is kept outside the layers: ids, rotations, the additive mask if there is one, the last norm, and the head's input."""
+def ends_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
+    """What is kept outside the layers: ids, rotations, the additive mask if there is one, the last norm, and the head's input.
+
+    That input is kept at the places whose logits the model makes; a separate head takes those that are scored.
+    """
     size = shape.itemsize
     per_token = INDEX_BYTES + 2 * shape.head_dim * size + (norm_saved(shape) - shape.hidden * size)
     mask = one.width**2 if one.masked else 0
     into_head = one.width if one.rows == 1 else one.kept  # of a single row what is kept is no copy, and holds all of it
-    return one.tokens * per_token + one.rows * (mask + into_head * shape.hidden) * size
+    at_head = one.scored if path.separate_head else one.rows * into_head
+    return one.tokens * per_token + (one.rows * mask + at_head * shape.hidden) * size
 
 
 def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
@@ -248,38 +143,7 @@ def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     layers = shape.layers * (
         one.tokens * shape.hidden * shape.itemsize if path.checkpointing else layer_saved(shape, one, path)
     )
-    return layers + ends_saved(shape, one)
-
-
-def head_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """What autograd keeps from the logits on: log-probabilities [scored, vocab], indices, and what entropy needs."""
-    per_value = shape.wide + (1 if path.restricted else 0)
-    if path.exact_entropy and path.entropy_gradient:
-        per_value += 1 + 2 * shape.wide
-    return one.scored * (shape.vocab * per_value + 5 * INDEX_BYTES)
-
-
-def head_forward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """Worst moment between logits and log-probabilities: choosing rows, restricting, log-softmax, or entropy."""
-    size, wide = shape.itemsize, shape.wide
-    cut, tempered = (1 if path.restricted else 0), (size if path.tempered else 0)
-    choosing = one.rows * one.kept * shape.vocab * size + one.scored * shape.vocab * size
-    restricting = size + tempered + cut * (2 * size + 1)
-    normalising = size + max(tempered, cut * size) + cut + (0 if size == wide else wide) + wide
-    measuring = 0
-    if path.exact_entropy:
-        # logits, log-probs, which are possible, a copy without infinities, its exp() * itself, zeros, and their choice
-        measuring = size + wide + cut + 1 + 4 * wide + (wide if path.entropy_gradient else 0)
-    return max(choosing, one.scored * shape.vocab * max(restricting, normalising, measuring))
-
-
-def head_backward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """Worst moment on the way back: the log-softmax's gradients, or those of all logits and of the output matrix."""
-    values = one.scored * shape.vocab
-    through_softmax = head_saved(shape, one, path) + 2 * values * shape.wide
-    logits = one.rows * one.kept * shape.vocab * shape.itemsize
-    matrix = 0 if shape.adapter else shape.embedding
-    return max(through_softmax, logits + values * shape.itemsize, logits + matrix)
+    return layers + ends_saved(shape, one, path)
 
 
 def layer_work(shape: ModelShape, rows: int, queries: int, keys: int, eager: bool, repeated: bool) -> int:
@@ -305,7 +169,7 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     largest = max(passes, key=lambda one: one.tokens)
     kept = sum(saved_bytes(shape, one, path) for one in passes)
     block = largest.tokens * max(shape.intermediate, shape.attention) * shape.itemsize
-    logits_block = largest.scored * shape.vocab * shape.wide
+    logits_block = head_block(shape, largest, path)
     waiting = sum(head_saved(shape, one, path) for one in passes) - head_saved(shape, largest, path)
     gradients = Part("gradients", shape.updated, shape.updated_block)
     arriving = [gradients]
@@ -326,7 +190,7 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
         *arriving,
         # of a tied matrix the head's gradient waits for the embedding's, and their sum is a tensor of its own
         Part("two more of the tied embedding", embeddings, shape.embedding),
-        Part("activations", recomputed + ends_saved(shape, largest), block),
+        Part("activations", recomputed + ends_saved(shape, largest, path), block),
     ]
     if more_slices:
         forward, at_head = [gradients, *forward], [gradients, *at_head]
@@ -339,10 +203,11 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
 
 def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) -> Phase:
     """Scoring without gradient."""
+    path = path.without_gradient()
     # without a mask keys are not copied to all heads; what is gathered of completions is less than the feed-forward layer's
     work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=one.masked)
-    hidden = Part("activations", work + ends_saved(shape, one), one.tokens * shape.intermediate * shape.itemsize)
-    logits = Part("logits and log-softmax", head_forward(shape, one, path), one.scored * shape.vocab * shape.wide)
+    hidden = Part("activations", work + ends_saved(shape, one, path), one.tokens * shape.intermediate * shape.itemsize)
+    logits = Part("logits and log-softmax", head_forward(shape, one, path), head_block(shape, one, path))
     return Phase(name, (hidden, logits))
 
 

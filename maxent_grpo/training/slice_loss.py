@@ -55,7 +55,9 @@ class SliceLoss:
 
     def foreseen(self, piece: RowRange, passes: int, scorer: TokenScorer, runtime: RuntimeHandles) -> Slopes | None:
         """What the backward pass will ask of each of the slice's log-probs; None where that depends on them."""
-        known = slopes_are_known(self.method, self.values, old_logp=self.scored.old_logp, passes=passes)
+        known = slopes_are_known(
+            self.method, kl_beta=self.values.kl_beta, has_old=self.scored.old_logp is not None, passes=passes
+        )
         if scorer.head is None or not known:
             return None
 

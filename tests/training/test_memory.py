@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from maxent_grpo.models.attention import install_layouts
+from maxent_grpo.objective.fused_head import Slopes
+from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
 from maxent_grpo.training.loop import LoopParts, run_training
@@ -23,14 +25,10 @@ from maxent_grpo.training.memory import (
     HEAP_BLOCK,
     MIB,
     MemoryEstimate,
-    ModelShape,
     Part,
     Phase,
-    ScoringPath,
     draw_bytes,
     ends_saved,
-    head_forward,
-    head_saved,
     layer_saved,
     optimizer_phase,
     room_tokens,
@@ -39,6 +37,8 @@ from maxent_grpo.training.memory import (
     scoring_pass,
     training_phases,
 )
+from maxent_grpo.training.memory_head import head_forward, head_saved
+from maxent_grpo.training.memory_sizes import ModelShape, ScoringPath
 from maxent_grpo.training.preview.run import workload
 from maxent_grpo.training.preview.sight import look
 from maxent_grpo.training.preview.sizes import memory_estimate, model_shape
@@ -82,7 +82,14 @@ def a_scorer(path: ScoringPath, vocab: int, sharing: Sharing = Sharing.layout) -
         entropy_carries_gradient=path.entropy_gradient,
         padded=False,
         sharing=sharing,
+        head=HeadTransform() if path.separate_head else None,
     )
+
+
+def slopes_of(path: ScoringPath, batch: ScoreBatch) -> Slopes | None:
+    """Of the plain sum of all log-probs, and entropies where they carry gradient."""
+    ones = torch.ones(batch.completion_ids.shape)
+    return Slopes(ones, ones.clone() if path.entropy_gradient else None) if path.foreseen else None
 
 
 def kept_by_autograd(model: Any, path: ScoringPath, sharing: Sharing = Sharing.layout) -> int:
@@ -101,7 +108,7 @@ def kept_by_autograd(model: Any, path: ScoringPath, sharing: Sharing = Sharing.l
     scorer, batch = a_scorer(path, model.config.vocab_size, sharing), a_batch()
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), next(model.parameters()).dtype)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        scorer.score(model, chunks, COMPLETION)
+        scorer.score(model, chunks, COMPLETION, slopes_of(path, batch))
     return sum(storage.nbytes() for storage in storages.values())
 
 
@@ -139,6 +146,10 @@ def test_autograd_keeps_exactly_what_the_formula_counts(
         ScoringPath(restricted=True),
         ScoringPath(tempered=True, exact_entropy=True),
         ScoringPath(exact_entropy=True, entropy_gradient=True),
+        ScoringPath(separate_head=True),
+        ScoringPath(separate_head=True, restricted=True, exact_entropy=True),
+        ScoringPath(separate_head=True, exact_entropy=True, foreseen=True),
+        ScoringPath(separate_head=True, exact_entropy=True, entropy_gradient=True, foreseen=True),
     ],
 )
 def test_the_head_keeps_exactly_what_the_formula_counts(path: ScoringPath) -> None:
@@ -155,7 +166,7 @@ def test_recomputed_layers_keep_their_input_only() -> None:
         seen.append(kept_by_autograd(model, path))
         counted.append(saved_bytes(model_shape(model), the_pass(), path))
     assert seen[1] - seen[0] == counted[1] - counted[0] == 2 * the_pass().tokens * 64 * 4
-    assert counted[0] == the_pass().tokens * 64 * 4 + ends_saved(model_shape(model), the_pass())
+    assert counted[0] == the_pass().tokens * 64 * 4 + ends_saved(model_shape(model), the_pass(), path)
 
 
 class Alive(TorchDispatchMode):
@@ -205,6 +216,9 @@ def vocabulary_heavy() -> Any:
         ScoringPath(exact_entropy=True),
         ScoringPath(exact_entropy=True, restricted=True, tempered=True),
         ScoringPath(exact_entropy=True, entropy_gradient=True),
+        ScoringPath(separate_head=True),
+        ScoringPath(separate_head=True, exact_entropy=True, restricted=True, tempered=True),
+        ScoringPath(separate_head=True, exact_entropy=True, entropy_gradient=True, foreseen=True),
     ],
 )
 def test_a_training_slice_has_at_most_what_the_formula_says_alive(path: ScoringPath) -> None:
@@ -214,7 +228,7 @@ def test_a_training_slice_has_at_most_what_the_formula_says_alive(path: ScoringP
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), torch.float32)
     phases = training_phases(shape, [the_pass()], path, more_slices=False)
     with Alive() as forward:
-        scores = scorer.score(model, chunks, COMPLETION)
+        scores = scorer.score(model, chunks, COMPLETION, slopes_of(path, batch))
         loss = scores.logp.sum() + (scores.entropy.sum() if path.entropy_gradient else 0)
         in_forward = forward.most
         forward.most = forward.now

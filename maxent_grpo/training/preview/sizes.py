@@ -14,13 +14,11 @@ from maxent_grpo.config.resolve import batch_plan, reference_source, starts_as_b
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.adapter import ADAPTER, adapter_layers, adapter_parameters
 from maxent_grpo.models.warm_start import SLICE_ROWS
+from maxent_grpo.training.foreseen import slopes_are_known
 from maxent_grpo.training.memory import (
     MemoryEstimate,
-    ModelShape,
     Part,
-    Pass,
     Phase,
-    ScoringPath,
     draw_bytes,
     optimizer_phase,
     sampling_phase,
@@ -28,6 +26,8 @@ from maxent_grpo.training.memory import (
     scoring_phase,
     training_phases,
 )
+from maxent_grpo.training.memory_sizes import ModelShape, Pass, ScoringPath
+from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.settings import entropy_mode
 from maxent_grpo.training.types.choices import ReferenceSource
@@ -122,7 +122,8 @@ def memory_estimate(
         on_gpu: whether tensors live on a GPU, whose allocator hands freed blocks on.
         num_processes: processes that share each step.
     """
-    path = _path(config, work)
+    slices, passes = _slice_passes(config, work, num_processes)
+    path = _path(config, work, len(passes), on_gpu)
     persistent = [
         Part("weights", shape.weights, shape.embedding),
         Part("optimiser states", 2 * shape.updated, shape.updated_block),
@@ -135,7 +136,6 @@ def memory_estimate(
     if has_reference and not starts_as_base(config):
         name = "reference adapter" if shape.adapter else "reference copy"
         persistent.append(Part(name, shape.trained, shape.trained_block))
-    slices, passes = _slice_passes(config, work, num_processes)
     phases = [*_warm_start(config, work, shape, path)]
     draw = draw_bytes(
         shape, restricted=path.restricted, tempered=path.tempered,
@@ -155,8 +155,13 @@ def memory_estimate(
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
 
 
-def _path(config: RootConfig, work: Workload) -> ScoringPath:
-    generation = work.generation
+def _path(config: RootConfig, work: Workload, passes: int, on_gpu: bool) -> ScoringPath:
+    """As a run takes it whose model has an output head that can be computed apart, which only trying shows."""
+    generation, scoring = work.generation, work.scoring
+    method = resolve_method(
+        scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+    )
+    has_old = needs_old_scores(scoring, work.schedule)
     return ScoringPath(
         eager=config.model.attention is Attention.eager,
         checkpointing=config.model.gradient_checkpointing,
@@ -167,8 +172,11 @@ def _path(config: RootConfig, work: Workload) -> ScoringPath:
             or generation.gen_min_p
         ),
         tempered=generation.gen_temperature != 1,
-        exact_entropy=entropy_mode(work.scoring) == "exact",
-        entropy_gradient=work.scoring.entropy_coef > 0,
+        exact_entropy=entropy_mode(scoring) == "exact",
+        entropy_gradient=scoring.entropy_coef > 0,
+        separate_head=True,
+        foreseen=slopes_are_known(method, kl_beta=scoring.kl_beta, has_old=has_old, passes=passes),
+        on_gpu=on_gpu,
     )
 
 
@@ -250,7 +258,9 @@ def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: Sco
     rows, answers = min(SLICE_ROWS, settings.batch_size), work.demonstrations
     width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
     one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)
-    plain = replace(path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False)
+    plain = replace(
+        path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False, separate_head=False
+    )
     base = replace(shape.without_adapter(), itemsize=max(shape.itemsize, 4))  # trained in 32 bits at least
     phases = training_phases(base, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
     own = (Part("its optimiser states", 2 * base.trained, base.trained_block),) if shape.adapter else ()
