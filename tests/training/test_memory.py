@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from maxent_grpo.training.forward import evaluation_mode
-from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
+from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode
+from maxent_grpo.training.generation.prefix import prefill
 from maxent_grpo.training.memory import (
     HEAP_BLOCK,
     MIB,
@@ -221,7 +222,7 @@ def test_sampling_has_at_most_what_the_formula_says_alive(restricted: bool) -> N
     shape = model_shape(model)
     draw = draw_bytes(shape, restricted=restricted, tempered=False, nucleus=False, counted=False)
     phase = sampling_phase(
-        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False
+        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False, on_gpu=False
     )
     assert alive.most == pytest.approx(phase.size, rel=0.1)
 
