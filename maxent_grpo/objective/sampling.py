@@ -140,7 +140,8 @@ def _block_sums(weights: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch
     A block is summed in the type of the weights, whose rounding is that of the sum, and no copy over the vocabulary is made.
     """
     whole = weights.shape[-1] // BLOCK_TOKENS * BLOCK_TOKENS
-    sums = weights[..., :whole].unflatten(-1, (-1, BLOCK_TOKENS)).sum(dim=-1)
+    blocks = weights[..., :whole].reshape(*weights.shape[:-1], -1, BLOCK_TOKENS)
+    sums = blocks.sum(dim=-1)
     if whole < weights.shape[-1]:
         sums = torch.cat([sums, weights[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
     return sums.double()

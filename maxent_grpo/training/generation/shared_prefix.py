@@ -40,7 +40,7 @@ class _PromptLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, window: int | None) -> Tensor:
         """Attention outputs [1, L, heads, D]; prompts of one length that follow each other are one batch."""
-        if key is not self._cache.layers[self.num_layers].keys:
+        if key is not getattr(self._cache.layers[self.num_layers], "keys", None):
             raise RuntimeError("attention does not see the keys that its layer put into the cache")
         self.num_layers += 1
         outputs: list[Tensor] = []
@@ -187,7 +187,8 @@ def run_prompts(
     if layout.num_layers == 0 or layout.num_layers != len(cache.layers):
         raise RuntimeError(f"{layout.num_layers} of {len(cache.layers)} layers take a layout")
     logits = outputs.logits[0] if outputs.logits.shape[1] == len(prompts) else outputs.logits[0, ends]
-    layers = [(_by_prompt(layer.keys, sizes), _by_prompt(layer.values, sizes)) for layer in cache.layers]
+    filled = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    layers = [(_by_prompt(layer.keys, sizes), _by_prompt(layer.values, sizes)) for layer in filled]
     width = max(sizes)
     padding = None
     if min(sizes) < width:
