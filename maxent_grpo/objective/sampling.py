@@ -108,9 +108,8 @@ def draw_tokens(
     """One token per row by inversion: the first whose cumulative probability exceeds the row's uniform number; and its log p.
 
     With w_v = exp(z_v - max z) and W = sum_v w_v the token is y = min {v: w_v > 0, w_0 + ... + w_v > u W}, and
-    log p(y) = z_y - max z - log W [nats]. Tokens are weighed in the type of ``logits``, in float32 at least; sums run over token
-    ids in float64, first over blocks of tokens, then inside the block that the draw falls into. As u is scaled by the
-    total, rounding cannot push a draw past the end, and ``logits`` need not be normalised. A token of weight 0 is never
+    log p(y) = z_y - max z - log W [nats]. Tokens and blocks of tokens are weighed in the type of ``logits``, in float32 at least; cumulative sums are
+    in float64, first over the blocks, then over the tokens of the block that the draw falls into. As u is scaled by the total, rounding cannot push a draw past the end, and ``logits`` need not be normalised. A token of weight 0 is never
     returned: not for a uniform number of 0 or next to 1, and not where a parallel sum rounds differently from one token
     to the next.
 
@@ -136,14 +135,16 @@ def draw_tokens(
 
 
 def _block_sums(weights: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch blocks"]:
-    """Sums of consecutive blocks of tokens in float64; the last block may be shorter."""
+    """Sums of consecutive blocks of tokens; the last block may be shorter.
+
+    A block is summed in the type of the weights, whose rounding is that of the sum, and no copy over the vocabulary is made.
+    """
     whole = weights.shape[-1] // BLOCK_TOKENS * BLOCK_TOKENS
-    parts = weights[..., :whole].view(*weights.shape[:-1], -1, BLOCK_TOKENS)
-    blocks = parts.sum(dim=-1, dtype=torch.float64)
-    if whole == weights.shape[-1]:
-        return blocks
-    rest = weights[..., whole:].sum(dim=-1, keepdim=True, dtype=torch.float64)
-    return torch.cat([blocks, rest], dim=-1)
+    blocks = weights[..., :whole].reshape(*weights.shape[:-1], -1, BLOCK_TOKENS)
+    sums = blocks.sum(dim=-1)
+    if whole < weights.shape[-1]:
+        sums = torch.cat([sums, weights[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
+    return sums.double()
 
 
 def _first_beyond(

@@ -12,7 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from maxent_grpo.objective.sampling import BLOCK_TOKENS
 from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
+from maxent_grpo.training.generation.shared_prefix import sharing_pays
 from maxent_grpo.training.memory_head import head_backward, head_block, head_forward, head_saved
 from maxent_grpo.training.memory_sizes import INDEX_BYTES, ModelShape, Pass, ScoringPath
 
@@ -226,9 +228,12 @@ def room_tokens(completion: int) -> int:
 def draw_bytes(shape: ModelShape, *, restricted: bool, tempered: bool, nucleus: bool, counted: bool) -> int:
     """Per sequence, the tensors over the vocabulary that one token's draw has alive together."""
     size, wide = shape.itemsize, shape.wide
-    # logits and log-probs; probabilities, their sums and a copy in 64 bits; four marks
-    drawing = size + wide + 3 * 8 + 4
-    restricting = size + (size if tempered else 0) + (2 * size + 1 if restricted else 0) + wide
+    # logits, those of the support, a wider copy of narrow ones; their distance from the largest, and weights
+    drawing = size + (size if tempered or restricted else 0) + (0 if size == wide else wide) + 2 * wide
+    if shape.vocab <= 2 * BLOCK_TOKENS:
+        # weights, their cumulative sums and a copy in 64 bits; marks
+        drawing += 3 * 8 + 1
+    restricting = size + (size if tempered else 0) + (2 * size + 1 if restricted else 0)
     if nucleus:
         # sorted logits, their order, probabilities, two sums in 64 bits, marks
         restricting += 2 * size + 8 + 4 + 2 * 8 + 3
@@ -237,21 +242,36 @@ def draw_bytes(shape: ModelShape, *, restricted: bool, tempered: bool, nucleus: 
 
 
 def sampling_phase(
-    name: str, shape: ModelShape, *, prompts: int, sequences: int, prompt: int, completion: int, draw: int, eager: bool
+    name: str,
+    shape: ModelShape,
+    *,
+    prompts: int,
+    sequences: int,
+    prompt: int,
+    completion: int,
+    draw: int,
+    eager: bool,
+    on_gpu: bool,
 ) -> Phase:
-    """Sampling of ``sequences`` completions together: the prompts' cache, its copy for each completion, one token's draw."""
-    places = prompt + room_tokens(completion)
-    work = max(
-        layer_work(shape, prompts, prompt, prompt, eager, repeated=True),
-        layer_work(shape, sequences, 1, places, eager, repeated=True),
-    )
+    """Sampling of ``sequences`` completions together: the prompts' cache, what each completion adds to it, one token's draw.
+
+    A completion has a copy of its prompt, unless the copies would be large and the model's attention takes layouts, as all but eager
+    attention does on the CPU. Keys and values are then copied to every head by eager attention alone.
+    """
     layer_keys = shape.cache_per_token // (2 * shape.layers)
+    shared = not eager and not on_gpu and sharing_pays(sequences * prompt * layer_keys)
+    room = room_tokens(completion)
+    places = room if shared else prompt + room
+    work = max(
+        layer_work(shape, prompts, prompt, prompt, eager, repeated=eager),
+        layer_work(shape, sequences, 1, places, eager, repeated=eager),
+    )
     return Phase(
         name,
         (
             Part("key-value cache", sequences * places * shape.cache_per_token, sequences * places * layer_keys),
             Part("cache of the prompts", prompts * prompt * shape.cache_per_token, prompts * prompt * layer_keys),
             Part("one layer", work, work // 2),
-            Part("logits and draw", sequences * draw, sequences * shape.vocab * 8),
+            Part("logits and draw", sequences * draw, sequences * shape.vocab * shape.wide),
         ),
     )

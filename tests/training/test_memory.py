@@ -18,7 +18,8 @@ from maxent_grpo.models.attention import install_layouts
 from maxent_grpo.objective.fused_head import Slopes
 from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.training.forward import evaluation_mode
-from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
+from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode
+from maxent_grpo.training.generation.prefix import prefill
 from maxent_grpo.training.loop import LoopParts, run_training
 from maxent_grpo.training.master_weights import MASTERS
 from maxent_grpo.training.memory import (
@@ -255,7 +256,7 @@ def test_sampling_has_at_most_what_the_formula_says_alive(restricted: bool) -> N
     shape = model_shape(model)
     draw = draw_bytes(shape, restricted=restricted, tempered=False, nucleus=False, counted=False)
     phase = sampling_phase(
-        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False
+        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False, on_gpu=False
     )
     assert alive.most == pytest.approx(phase.size, rel=0.1)
 

@@ -21,9 +21,9 @@ from maxent_grpo.training.forward import accepted
 from maxent_grpo.training.generation.kv_cache import RoomyLayer, drop_rows
 from maxent_grpo.training.generation.prompt_slots import PromptSlots, last
 
-SHARED_BYTES = 2**20
-"""Copies of the prompts' keys and values in a layer, from which on they are shared: below, copying and reading them is cheaper
-than the few more operations that a merge takes."""
+SHARED_BYTES = 2**19
+"""Copies of the prompts' keys in a layer, from which on prompts are shared: below, copying and reading them is cheaper than the
+few more operations that a merge takes."""
 TRIED_PROMPTS, TRIED_TOKENS = (3, 3, 2), 2
 """Lengths of the prompts and of what follows each, when a model is tried."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -40,7 +40,7 @@ class _PromptLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None, window: int | None) -> Tensor:
         """Attention outputs [1, L, heads, D]; prompts of one length that follow each other are one batch."""
-        if key is not self._cache.layers[self.num_layers].keys:
+        if key is not getattr(self._cache.layers[self.num_layers], "keys", None):
             raise RuntimeError("attention does not see the keys that its layer put into the cache")
         self.num_layers += 1
         outputs: list[Tensor] = []
@@ -98,7 +98,7 @@ class LaidOutPrompts:
 
     def _sharing_pays(self, num_rows: int) -> bool:
         keys, _ = self._layers[0]
-        return self.shareable and 2 * num_rows * keys[0].numel() * keys.itemsize >= SHARED_BYTES
+        return self.shareable and sharing_pays(num_rows * keys[0].numel() * keys.itemsize)
 
 
 class LaidOutCompletions:
@@ -187,7 +187,8 @@ def run_prompts(
     if layout.num_layers == 0 or layout.num_layers != len(cache.layers):
         raise RuntimeError(f"{layout.num_layers} of {len(cache.layers)} layers take a layout")
     logits = outputs.logits[0] if outputs.logits.shape[1] == len(prompts) else outputs.logits[0, ends]
-    layers = [(_by_prompt(layer.keys, sizes), _by_prompt(layer.values, sizes)) for layer in cache.layers]
+    filled = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    layers = [(_by_prompt(layer.keys, sizes), _by_prompt(layer.values, sizes)) for layer in filled]
     width = max(sizes)
     padding = None
     if min(sizes) < width:
@@ -221,6 +222,11 @@ def layout_problem(model: PreTrainedModel, token_ids: Sequence[int]) -> str:
     if gap > TOLERANCE.get(expected.dtype, 0.1) * max(1.0, float(expected.abs().max())):
         return f"they give other logits (by {gap:.2g})"
     return ""
+
+
+def sharing_pays(copied: int) -> bool:
+    """Whether completions read their prompts where they are, if copies of a layer's keys would take ``copied`` bytes."""
+    return copied >= SHARED_BYTES
 
 
 def _tried(model: PreTrainedModel, tokens: list[int]) -> tuple[Tensor, Tensor]:

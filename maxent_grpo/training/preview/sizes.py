@@ -141,7 +141,7 @@ def memory_estimate(
         shape, restricted=path.restricted, tempered=path.tempered,
         nucleus=work.generation.gen_top_p < 1, counted=_counts_tokens(work.generation),
     )  # fmt: skip
-    phases.append(_rollout(config, work, shape, draw, path.eager, num_processes))
+    phases.append(_rollout(config, work, shape, draw, path, on_gpu, num_processes))
     if needs_old_scores(work.scoring, work.schedule):
         phases.append(scoring_phase("scoring at rollout weights", shape, passes[0], path))
     if has_reference:
@@ -149,7 +149,7 @@ def memory_estimate(
     phases += training_phases(shape, passes, path, more_slices=slices > 1)
     phases.append(optimizer_phase(shape, lists=on_gpu))
     if config.evaluation.enabled and work.eval_lengths:
-        phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
+        phases.append(_evaluation(config, work, shape, draw, path, on_gpu, num_processes))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
@@ -229,24 +229,36 @@ def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int,
 
 
 def _rollout(
-    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+    config: RootConfig,
+    work: Workload,
+    shape: ModelShape,
+    draw: int,
+    path: ScoringPath,
+    on_gpu: bool,
+    num_processes: int,
 ) -> Phase:
     asked = _loader_prompts(config, num_processes)
     prompts, sequences = _sampled_together(asked, config.generation.num_generations, work.generation.batch_size)
     return sampling_phase(
         "sampling", shape, prompts=prompts, sequences=sequences, prompt=max(work.train_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
     )  # fmt: skip
 
 
 def _evaluation(
-    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+    config: RootConfig,
+    work: Workload,
+    shape: ModelShape,
+    draw: int,
+    path: ScoringPath,
+    on_gpu: bool,
+    num_processes: int,
 ) -> Phase:
     asked = min(config.evaluation.batch_size, math.ceil(len(work.eval_lengths) / num_processes))
     prompts, sequences = _sampled_together(asked, config.evaluation.num_samples, work.generation.batch_size)
     return sampling_phase(
         "evaluation", shape, prompts=prompts, sequences=sequences, prompt=max(work.eval_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
     )  # fmt: skip
 
 
