@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
+from maxent_grpo.objective.fused_head import Slopes, head_scores
+from maxent_grpo.objective.head_distribution import HeadDistribution
 
 
 def head(
@@ -26,8 +27,11 @@ def head(
         scored: [N] positions that count.
         slopes: [M] gradients of the loss in both results, which training knows beforehand.
     """
-    log_probs = log_distribution(hidden[scored] @ weight.T)
-    return chosen_logp(log_probs, targets[scored]), token_entropy(log_probs)
+    scores = head_scores(
+        hidden[scored], weight, None, targets[scored], HeadDistribution(), with_entropy=True, slopes=Slopes(*slopes)
+    )
+    assert scores.entropy is not None
+    return scores.logp, scores.entropy
 
 
 def sampler(
@@ -71,6 +75,7 @@ class Scoring:
     def __init__(self, model: Any, *, prompts: int, prompt_length: int, group: int, completion: int) -> None:
         from maxent_grpo.config.scoring import DrGrpoScoringConfig
         from maxent_grpo.training.scoring.batch import RowRange, build_score_batch
+        from maxent_grpo.training.scoring.head_probe import separate_head
         from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
         from maxent_grpo.training.settings import entropy_mode, scoring_settings
         from maxent_grpo.training.types.choices import FinishReason, ReferenceSource
@@ -98,12 +103,16 @@ class Scoring:
         self.rows = RowRange(0, prompts * group)
         self.scorer = TokenScorer(
             SampledDistribution(), settings.batching, entropy=entropy_mode(settings), entropy_carries_gradient=False,
-            padded=False,
+            padded=False, head=separate_head(model, _refuse),
         )  # fmt: skip
         self.slopes = torch.randn(prompts * group, completion, generator=draw)
 
     def step(self) -> None:
         """Log-probabilities and entropies of every completion token, and the gradient of a weighted sum of the former."""
         chunks = self.scorer.assemble(self.batch, self.rows, torch.float32)
-        scores = self.scorer.score(self.model, chunks, self.completion)
+        scores = self.scorer.score(self.model, chunks, self.completion, Slopes(self.slopes, None))
         (scores.logp * self.slopes).sum().backward()
+
+
+def _refuse(note: str) -> None:
+    raise RuntimeError(note)
