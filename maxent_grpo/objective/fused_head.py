@@ -83,7 +83,9 @@ def head_scores(
     """
     trained = [part for part in (hidden, weight, bias) if part is not None and part.requires_grad]
     if not torch.is_grad_enabled() or not trained:
-        scores, _, _ = _forward(hidden, weight, bias, targets, distribution, with_entropy, None, (False,) * 3)
+        scores, _, _ = _forward(
+            hidden, weight, bias, targets, distribution, with_entropy, None, _Wanted(False, False, False)
+        )
         return scores
     known = (None, None) if slopes is None else tuple(None if part is None else part.detach() for part in slopes)
     logp, entropy = _FusedHead.apply(hidden, weight, bias, targets, *known, distribution, with_entropy)  # pyright: ignore
@@ -114,9 +116,8 @@ class _FusedHead(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.distribution = distribution
         known = Slopes(logp_slope, entropy_slope)
-        wanted = (
-            tuple(ctx.needs_input_grad[:3]) if logp_slope is not None or entropy_slope is not None else (False,) * 3
-        )
+        is_known = logp_slope is not None or entropy_slope is not None
+        wanted = _Wanted(*ctx.needs_input_grad[:3]) if is_known else _Wanted(False, False, False)
         scores, log_sum, gradients = _forward(
             hidden, weight, bias, targets, distribution, with_entropy, known if any(wanted) else None, wanted
         )
@@ -125,7 +126,7 @@ class _FusedHead(torch.autograd.Function):
         return scores
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> Any:
         if torch.is_grad_enabled():
             # a derivative whose own dependence is not recorded would be taken for a constant in silence
             raise RuntimeError(
@@ -133,7 +134,7 @@ class _FusedHead(torch.autograd.Function):
             )
         hidden, weight, bias, targets, log_sum, entropy, *rest = ctx.saved_tensors
         known, formed = Slopes(rest[0], rest[1]), _Gradients(*rest[2:])
-        asked, wanted = Slopes(*grad_outputs), ctx.needs_input_grad[:3]
+        asked, wanted = Slopes(*grad_outputs), _Wanted(*ctx.needs_input_grad[:3])
         if any(part is not None for part in formed) and _same(asked, known):
             gradients = formed
         else:
@@ -150,6 +151,14 @@ class _Normalised(NamedTuple):
     entropy: Tensor | None
 
 
+class _Wanted(NamedTuple):
+    """Which gradients are asked for."""
+
+    hidden: bool
+    weight: bool
+    bias: bool
+
+
 class _Gradients(NamedTuple):
     hidden: Tensor | None
     weight: Tensor | None
@@ -164,7 +173,7 @@ def _forward(
     distribution: HeadDistribution,
     with_entropy: bool,
     slopes: Slopes | None,
-    wanted: tuple[bool, ...],
+    wanted: _Wanted,
 ) -> tuple[HeadScores, Tensor, _Gradients]:
     """Scores, the log-sum of each row, and the gradients that are wanted and whose slopes are known."""
     work = _Workspace.of(hidden, weight, distribution)
@@ -205,7 +214,7 @@ def _backward(
     distribution: HeadDistribution,
     slopes: Slopes,
     found: _Normalised,
-    wanted: tuple[bool, ...],
+    wanted: _Wanted,
 ) -> _Gradients:
     """The gradients by making the logits again, of the tokens that the loss asks anything of."""
     work = _Workspace.of(hidden, weight, distribution)
@@ -332,14 +341,12 @@ class _Sums:
     started: bool = False
 
     @classmethod
-    def of(
-        cls, hidden: Tensor, weight: Tensor, bias: Tensor | None, wide: torch.dtype, wanted: tuple[bool, ...]
-    ) -> _Sums:
+    def of(cls, hidden: Tensor, weight: Tensor, bias: Tensor | None, wide: torch.dtype, wanted: _Wanted) -> _Sums:
         make = torch.empty if len(hidden) else torch.zeros
         return cls(
-            torch.empty_like(hidden) if wanted[0] else None,
-            make(weight.shape, dtype=wide, device=weight.device) if wanted[1] else None,
-            torch.zeros(bias.shape, dtype=wide, device=bias.device) if wanted[2] and bias is not None else None,
+            torch.empty_like(hidden) if wanted.hidden else None,
+            make(weight.shape, dtype=wide, device=weight.device) if wanted.weight else None,
+            torch.zeros(bias.shape, dtype=wide, device=bias.device) if wanted.bias and bias is not None else None,
         )
 
     def add(self, slopes: Tensor, hidden: Tensor, weight: Tensor, chunk: slice) -> None:

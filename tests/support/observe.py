@@ -76,7 +76,8 @@ def _spied(owner: Any, name: str, note: Callable[..., None]) -> Any:
     original = getattr(owner, name)
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        note(*args, **kwargs)
+        if not torch.compiler.is_compiling():  # a count would be a guard of the graph, and each call another graph
+            note(*args, **kwargs)
         return original(*args, **kwargs)
 
     return patch.object(owner, name, spy)

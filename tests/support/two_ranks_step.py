@@ -34,12 +34,14 @@ def gradient(accelerator: Accelerator, rows: list[RowRange]) -> tuple[dict[str, 
     settings = BatchingSettings(0, 0, prompt_entries(tiny_tokenizer()))
     batch = build_score_batch(["1+1="], GROUPS, settings, pad_token_id=0, max_prompt_len=8)
     scorer = TokenScorer(SampledDistribution(), settings, None, entropy_carries_gradient=False, padded=False)
+    plain = torch.optim.AdamW(model.parameters())
+    optimization: Any = SimpleNamespace(handles=SimpleNamespace(base_optimizer=plain))
     most = most_slices(accelerator, len(rows))
     for piece in rows:
         scores = scorer.score(model, scorer.assemble(batch, piece, torch.float64), batch.completion_ids.shape[1])
         check_finite_loss(scores.logp.sum(), accelerator, step=1)
-        backward(accelerator, scores.logp.sum())
-    ctx: Any = SimpleNamespace(runtime=SimpleNamespace(accelerator=accelerator, model=model))
+        backward(optimization, accelerator, scores.logp.sum())
+    ctx: Any = SimpleNamespace(runtime=SimpleNamespace(accelerator=accelerator, model=model), optimization=optimization)
     complete_gradient(ctx, scorer, batch, len(rows), most, step=1)
     parts = {name.removeprefix("module."): part.grad for name, part in model.named_parameters()}
     sums = {

@@ -108,14 +108,13 @@ def test_no_work_of_a_step_is_left_unclaimed(tmp_path: Path) -> None:
 
             return patch.object(step_module, name, spy)
 
-        with spied("group_evidence"), spied("sequence_targets"), spied("plan_slices"), spied("compute_loss"):
+        with spied("group_evidence"), spied("sequence_targets"), spied("scored_rows"), spied("SliceLoss"):
             run_training(ctx, resources, parts)
         return seen
 
     seen = inside_run(config, body)
-    assert {name for name, *_ in seen} == {"group_evidence", "sequence_targets", "plan_slices", "compute_loss"}
-    assert {tuple(phases) for name, *phases in seen if name != "compute_loss"} == {("prepare",)}
-    assert {tuple(phases) for name, *phases in seen if name == "compute_loss"} == {("prepare", "policy")}
+    assert {name for name, *_ in seen} == {"group_evidence", "sequence_targets", "scored_rows", "SliceLoss"}
+    assert {tuple(phases) for _, *phases in seen} == {("prepare",)}
 
 
 def test_a_gpu_has_a_peak_of_its_own() -> None:

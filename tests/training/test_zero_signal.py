@@ -153,6 +153,6 @@ def test_padding_is_measured_and_shared_prompts_have_next_to_none(build: Build) 
             prompt = experience.tokens.prompt_entries[0].length
             rows = experience.scored.repeat_interleave(experience.group_size)
             real = (lengths[rows] + prompt).sum()
-            assert taken.metrics["scoring/fed_tokens"] == int(rows.sum()) * (prompt + int(lengths[rows].max()))
             assert ratios[False] == pytest.approx(float(taken.metrics["scoring/fed_tokens"] / real))
-    assert 1 <= ratios[True] < ratios[False]
+    assert ratios[True] == 1
+    assert 1 < ratios[False] <= 1.1
