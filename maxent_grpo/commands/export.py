@@ -8,7 +8,6 @@ from pathlib import Path
 
 from maxent_grpo.commands.usage import helped
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
-from maxent_grpo.training.export import LAST, export
 
 DESCRIPTION = """\
 Write the model of one of a run's checkpoints as a transformers folder, with tokenizer, generation settings and model card. A run
@@ -33,6 +32,9 @@ def main(arguments: list[str]) -> None:
         return
     try:
         given = _read(arguments)
+        # loads torch and transformers, for which help and a wrong argument need not wait
+        from maxent_grpo.training.export import LAST, export
+
         for folder in export(Path(given["run"]), given.get("checkpoint", LAST), Path(given["output"])):
             print(folder)
     except MaxentGrpoError as error:

@@ -1,17 +1,17 @@
-"""What `doctor` looks at: versions, cores, memory, disk, GPUs, speed, caches and optional programs. Nothing is written."""
+"""What `doctor` looks at: versions, cores, memory, disk, GPUs, speed, caches and optional programs."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from maxent_grpo.config.model import WarmStartConfig
+from maxent_grpo.config.model import CACHE, WarmStartConfig
+from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
 
 REQUIRED = ("torch", "transformers", "accelerate", "hydra-core", "omegaconf", "numpy", "safetensors", "tokenizers")
 OPTIONAL = {
@@ -25,8 +25,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND")
 OUTPUTS = Path("outputs")
 GIB = 2**30
-MATRIX, LARGEST_MATRIX = 128, 4096
-"""Side of the square matrices that are multiplied, at first and at most."""
 SLOW_TYPE = 0.25
 """Share of float32's speed below which bfloat16 saves memory only."""
 SECONDS = 1.0
@@ -77,11 +75,22 @@ def diagnose(say: Callable[[str], None], seconds: float = SECONDS) -> Diagnosis:
     if found.versions["torch"] is not None:
         found.gpus = _gpus()
         found.threads = _threads()
-        for name in ("float32", "bfloat16"):
-            say(f"multiplying matrices of {name} for {seconds:g} s ...")
-            found.matmul_gflops[name] = matmul_gflops(name, seconds)
+        found.matmul_gflops = _speeds(say, seconds)
     found.problems = [*_problems(found), *others_at_work(busy, usable_cores(found.cores))]
     return found
+
+
+def _speeds(say: Callable[[str], None], seconds: float) -> dict[str, float]:
+    """Rates of matrix products by type [GFLOP/s]; kept, for the utilisation that runs report."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    speeds: dict[str, float] = {}
+    for name in ("float32", "bfloat16"):
+        say(f"multiplying matrices of {name} for {seconds:g} s ...")
+        speeds[name] = matmul_gflops(name, seconds, device)
+        keep_peak(machine_key(name, device), speeds[name], Path(CACHE))
+    return speeds
 
 
 def _version(package: str) -> str | None:
@@ -220,30 +229,6 @@ def others_at_work(busy: float | None, cores: float | None) -> Iterator[Problem]
             f"other programs kept {busy:.1f} of {cores:g} cores busy in the last minute, so the speeds above are too low",
             "measure again when they have ended",
         )
-
-
-def matmul_gflops(dtype: str, seconds: float) -> float:
-    """Multiplications and additions of square matrices per second [GFLOP/s], the best of rounds within ``seconds``.
-
-    The matrices start small and grow while a round is short: a type without instructions of its own is a thousand times
-    slower than others.
-    """
-    import torch
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    best, side, end = 0.0, MATRIX, time.perf_counter() + seconds
-    left = torch.ones((side, side), dtype=getattr(torch, dtype), device=device)
-    while best == 0.0 or time.perf_counter() < end:
-        started = time.perf_counter()
-        _ = left @ left
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        taken = time.perf_counter() - started
-        best = max(best, 2 * side**3 / taken / 1e9)
-        if taken < seconds / 100 and side < LARGEST_MATRIX:
-            side *= 2
-            left = torch.ones((side, side), dtype=left.dtype, device=device)
-    return best
 
 
 def _caches() -> dict[str, str]:

@@ -19,7 +19,8 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import OmegaConf
 
 from maxent_grpo.commands.dry import describe_jobs
-from maxent_grpo.config.compose import CONFIG_NAME, hydra_session, parse_override, with_search_path
+from maxent_grpo.config.compose import hydra_session, parse_override, with_search_path
+from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import compose_checked, load_config
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.root import RootConfig

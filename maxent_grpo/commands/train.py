@@ -17,8 +17,9 @@ from omegaconf import DictConfig
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.commands.sweep import SweepError, run_sweep
-from maxent_grpo.config.compose import CONFIG_NAME
+from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
+from maxent_grpo.config.logging import Console
 from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.resumed import with_run_overrides
@@ -91,6 +92,9 @@ def hydra_main(config: DictConfig) -> None:
         checked = check(config)
         for sentence in warnings(checked):
             print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
+        if sys.stdout.isatty() and checked.logging.console is not Console.silent:
+            # for some seconds there is nothing else to see
+            print("loading torch and transformers", flush=True)
         from maxent_grpo.training.preview.run import start
 
         start(checked, list(runtime.overrides.task))

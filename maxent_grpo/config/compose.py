@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from maxent_grpo.config.compositions import compose_parts
 from maxent_grpo.config.declared import (
     choices,
     describe,
@@ -48,7 +49,6 @@ from maxent_grpo.config.presets import (
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import ConfigError
 
-CONFIG_NAME = "config"
 _SEARCH_PATH = "hydra.searchpath="
 
 
@@ -68,7 +68,7 @@ def compose_config(overrides: list[str], config_dir: str | Path | None = None) -
     overrides, folders = with_search_path(with_open_names(overrides), config_dir)
     with hydra_session():
         try:
-            return Composition(compose(CONFIG_NAME, overrides))
+            return Composition(compose_parts(overrides))
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             found = _diagnose(overrides, folders)
             found.problems = found.problems or [in_one_line(error)]
@@ -163,7 +163,7 @@ def _diagnose(overrides: list[str], folders: list[Path]) -> Composition:
     selected, values, presets = sort_overrides(overrides, found, folders)
     selection = dict(choice.split("=", 1) for preset in presets for choice in preset.choices) | selected
     try:
-        found.config = compose(CONFIG_NAME, [f"{group}={name}" for group, name in selection.items()])
+        found.config = compose_parts([f"{group}={name}" for group, name in selection.items()])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         found.problems.append(in_one_line(error))
         return found

@@ -114,6 +114,19 @@ def _schedule(config: RootConfig) -> Iterator[str]:
     yield f"optimization.lr_scheduler_type={name}: {why}; choose one of {', '.join(LR_SCHEDULES)}"
 
 
+def _profile(config: RootConfig) -> Iterator[str]:
+    run, steps = config.run, config.optimization.total_training_steps
+    shown = f"run.profile_steps=[{','.join(map(str, run.profile_steps))}]"
+    if any(step < 1 for step in run.profile_steps):
+        yield f"{shown}: steps are counted from 1"
+    elif run.profile and not run.profile_steps:
+        yield f"run.profile=true with {shown} would profile nothing: name steps, such as run.profile_steps=[2,3]"
+    elif run.profile and 0 < steps < max(run.profile_steps):
+        yield (
+            f"run.profile=true with {shown}: the run ends after optimization.total_training_steps={steps}; name earlier steps"
+        )
+
+
 def _best_checkpoint(config: RootConfig) -> Iterator[str]:
     checkpoint = config.checkpoint
     metric = checkpoint.best_metric
@@ -162,6 +175,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _schedule,
     *EVALUATION_RULES,
     _best_checkpoint,
+    _profile,
     _resume,
     *REWARD_RULES,
 )

@@ -24,4 +24,4 @@ class LoggingConfig:
     completions_per_step: int = 64
     """Most completions recorded at a step, whole groups first [completions]."""
     report: bool = True
-    """Draw report.png at every evaluation and at the end, and write report.html at the end."""
+    """Draw report.png at every evaluation after the first update and at the end, and write report.html at the end."""

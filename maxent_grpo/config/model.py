@@ -80,13 +80,13 @@ class ModelConfig:
     """Fields that every model option has."""
 
     dtype: Dtype = Dtype.float32
-    """Type of the weights."""
+    """Type of the weights and activations; what is trained in bfloat16 is a float32 copy that the weights are rounded from, except adapters, which have 32 bits themselves."""
     attention: Attention = Attention.sdpa
     """Attention implementation; sharing a prompt among its completions needs `sdpa` or `eager`. `flash_attention_2` needs a GPU, bfloat16 and the package flash-attn."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     compile: bool = False
-    """Compile the forward and backward passes of training with torch.compile; sampling is left as it is, its shapes change with every token."""
+    """Compile the layers' forward and backward passes in training with torch.compile; the output head is left as it is, and so is sampling, whose shapes change with every token."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 

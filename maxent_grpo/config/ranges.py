@@ -192,6 +192,7 @@ RANGES: dict[str, Interval] = {
     "controller.max_log_change": POSITIVE,
     "controller.min_groups": COUNT,
     "controller.num_prompts": COUNT,
+    "reward.workers": COUNT_OR_ZERO,
     "reward.numeric.absolute": NOT_NEGATIVE,
     "reward.numeric.relative": NOT_NEGATIVE,
     "reward.regex.time_limit": POSITIVE,

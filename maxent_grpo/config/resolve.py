@@ -135,13 +135,24 @@ class BatchPlan:
     steps_per_epoch: int
     total_steps: int
     slices_per_step: int | None
-    """Forward and backward passes of one process in one step; None when a token budget decides."""
+    """Forward and backward passes of one process in one step; None where that depends on the lengths of its sequences."""
 
 
 def _split(total: int, num_parts: int) -> list[int]:
     """Sizes of at most ``num_parts`` equal parts of ``total``, the last one smaller where it does not divide."""
     size = math.ceil(total / num_parts)
     return [min(size, total - start) for start in range(0, total, size)]
+
+
+def _most_tokens(config: RootConfig, sequences: int) -> int:
+    """What a slice out of a loader batch of so many sequences feeds to the model at most [tokens]."""
+    batching, generation = config.scoring.batching, config.generation
+    size = min(batching.score_slice or sequences, sequences)
+    prompts = size
+    if batching.share_prompts and not config.scoring.trl_reference_scoring:
+        # a slice that begins inside a group may touch one more
+        prompts = min(size, (size - 1) // generation.num_generations + 1 + (batching.score_slice > 0))
+    return prompts * generation.max_prompt_len + size * generation.max_completion_len
 
 
 def batch_plan(config: RootConfig, num_train_prompts: int, num_processes: int = 1) -> BatchPlan:
@@ -155,7 +166,7 @@ def batch_plan(config: RootConfig, num_train_prompts: int, num_processes: int = 
     loader_prompts = _split(schedule.prompts_per_step, schedule.grad_accum_steps)
     sequences = [math.ceil(prompts / num_processes) * group_size for prompts in loader_prompts]
     slices = None
-    if batching.max_tokens == 0:
+    if batching.max_tokens == 0 or _most_tokens(config, max(sequences)) <= batching.max_tokens:
         slices = sum(math.ceil(count / batching.score_slice) if batching.score_slice else 1 for count in sequences)
     steps_per_epoch = math.ceil(num_train_prompts / schedule.prompts_per_step)
     return BatchPlan(

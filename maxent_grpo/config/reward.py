@@ -29,6 +29,8 @@ class RewardConfig:
     """What an exception inside a term, or a call beyond its time limit, does: `stop` the run (the default) or `abstain`, which leaves the term's value out and counts it."""
     time_limits: dict[str, float] = field(default_factory=dict[str, float])
     """Longest call of a term: of all completions of a rollout at once, or of one completion in verl's style; a term without an entry has no limit [seconds]."""
+    workers: int = 0
+    """Processes that reward completions, beside the program and while it samples on: built-in terms and functions in verl's style are shared out, functions that see the whole batch are called in one of them, the graders of data=reasoning_gym stay with the program; 0 rewards in the program itself [processes]."""
     normalize: RewardNormalization = RewardNormalization.none
     """What credit sees: the utility itself (`none`), the utility in units of its deviation (`sum`), or the weighted sum of terms each in units of its own deviation, scaled to deviation 1 over the batch (`term`, GDPO). Logged rewards and evaluations are never normalised."""
     normalize_by: NormalizeBy = NormalizeBy.group

@@ -1,6 +1,6 @@
 """`run`: the run as a whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -22,5 +22,9 @@ class RunConfig:
     """`auto` takes a GPU when there is one."""
     num_threads: int | None = None
     """CPU threads of torch; null leaves torch's own choice [threads]."""
+    profile: bool = False
+    """Write a trace of the steps in `profile_steps`, for chrome://tracing or Perfetto, and a table of their dearest operators into `<run>/profile`; the numbers of the run stay the same."""
+    profile_steps: list[int] = field(default_factory=lambda: [2, 3])
+    """Optimiser steps that `profile` looks at, counted from 1; the first one also pays for what is set up only once."""
     dry: bool = False
     """Only check everything and print the method, the batch arithmetic, token counts, a memory estimate and where the run would write; no weights are made and nothing is written."""

@@ -32,9 +32,9 @@ class BatchingConfig:
     logprob_chunk_size: int = 0
     """Sequences in one forward pass inside a slice; 0 is the whole slice [sequences]."""
     score_slice: int = 0
-    """Sequences assembled and back-propagated together; 0 is all of a loader batch [sequences]."""
-    max_tokens: int = 0
-    """Token budget of a slice, which replaces score_slice when above 0 [tokens]."""
+    """Most sequences assembled and back-propagated together; 0 is all of a loader batch, as far as max_tokens lets them [sequences]."""
+    max_tokens: int = 768
+    """Most tokens that a slice feeds to the model, which bounds the memory of activations: a slice ends where the next whole group would not fit, and a group is cut only where it alone is larger. A CPU gains nothing above 512; a GPU wants some thousands. 0 is no limit [tokens]."""
     score_tail_tokens: int | None = None
     """Train only the last N tokens of each completion; null trains all [tokens]."""
     slice_prefetch: int = 0
@@ -43,6 +43,8 @@ class BatchingConfig:
     """Entries of the cache of tokenised prompts; 0 is off [prompts]."""
     share_prompts: bool = True
     """Score the completions of a group behind one copy of their prompt; false pads every sequence with its own copy."""
+    skip_zero_signal: bool = True
+    """Leave out of scoring the groups whose gradient is exactly zero: those without credit, under a method whose loss has no other term on them. The loss stays the same; metrics over scored tokens cover the other groups."""
 
 
 def clipping(low: float = 0.2, high: float | None = None, *, use_clip_objective: bool = True) -> ClipSettings:

@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 from maxent_grpo.config.checkpoint import CheckpointConfig
 from maxent_grpo.config.controller import (
@@ -109,6 +110,29 @@ OPTIONS: list[tuple[str, str, type]] = [
 ROOT_SCHEMA = "root_schema"
 
 
+class _Option(ConfigNode):
+    """An entry of the store whose node is made of its dataclass when it is first read: a run reads one option of each group."""
+
+    def __init__(self, name: str, declared: type, group: str | None = None) -> None:
+        self.name, self.group, self.package, self.provider = f"{name}.yaml", group, None, None
+        self._declared = declared
+        self._copied: DictConfig | None = None
+
+    @property
+    def node(self) -> DictConfig:
+        """The structured node; of the copy that the store hands out, its own."""
+        return _structured(self._declared) if self._copied is None else self._copied
+
+    @node.setter
+    def node(self, value: DictConfig) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._copied = value
+
+
+@cache
+def _structured(declared: type) -> DictConfig:
+    return OmegaConf.structured(declared)
+
+
 def _shared(_memo: dict[int, object]) -> ConfigStore:
     """The store itself, as its own copy."""
     return ConfigStore.instance()
@@ -121,6 +145,6 @@ def register() -> None:
     # Hydra copies its sources, and the whole store with them, at every composition, and copies each node again when it
     # loads it; the second copy is enough, and a third of the time of a composition is saved
     vars(store)["__deepcopy__"] = _shared
-    store.store(name=ROOT_SCHEMA, node=RootConfig)
+    store.repo[f"{ROOT_SCHEMA}.yaml"] = _Option(ROOT_SCHEMA, RootConfig)
     for group, name, node in OPTIONS:
-        store.store(group=group, name=name, node=node)
+        store.repo.setdefault(group, {})[f"{name}.yaml"] = _Option(name, node, group)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.config.model import Dtype, HfModelConfig, ModelConfig, SmolLM2ModelConfig, TinyModelConfig
@@ -63,9 +64,12 @@ def build_model(config: ModelConfig, *, positions: int = 0) -> LoadedModel:
 def compile_model(model: PreTrainedModel) -> None:
     """Let every call of the model outside of sampling run compiled; names of weights and state stay as they are.
 
-    Lengths differ from slice to slice, so sizes are compiled as variables from the start.
+    The decoder is compiled and the output head is not, which scoring runs at scored positions only; a model that names no
+    decoder is compiled as a whole. Lengths differ from slice to slice, so sizes are compiled as variables from the start.
     """
-    model.compile(dynamic=True, backend=COMPILE_BACKEND)
+    decoder = model.get_decoder()
+    body = decoder if isinstance(decoder, nn.Module) else model
+    body.compile(dynamic=True, backend=COMPILE_BACKEND)
 
 
 def _build_tiny(config: ModelConfig, positions: int) -> LoadedModel:

@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NUCLEUS_SLACK_EPS = 8.0
+BLOCK_TOKENS = 256
+"""Tokens of a block in the first level of a draw: about as many as there are blocks in a vocabulary of 50,000."""
 
 
 def sampled_logits(
@@ -100,25 +102,70 @@ def penalised_logits(
     return penalised
 
 
-def draw_tokens(log_probs: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-    """One token per row by inversion: the first token whose cumulative probability exceeds the row's uniform number.
+def draw_tokens(
+    logits: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"]
+) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """One token per row by inversion: the first whose cumulative probability exceeds the row's uniform number; and its log p.
 
-    The cumulative sum runs over token ids in float64, and the uniform number is scaled by its total, so that rounding in
-    ``log_probs`` cannot push a draw past the end. A token of probability 0 is never returned: not for a uniform number of
-    0 or next to 1, and not where a parallel sum rounds differently from one token to the next.
+    With w_v = exp(z_v - max z) and W = sum_v w_v the token is y = min {v: w_v > 0, w_0 + ... + w_v > u W}, and
+    log p(y) = z_y - max z - log W [nats]. Tokens and blocks of tokens are weighed in the type of ``logits``, in float32 at least; cumulative sums are
+    in float64, first over the blocks, then over the tokens of the block that the draw falls into. As u is scaled by the total, rounding cannot push a draw past the end, and ``logits`` need not be normalised. A token of weight 0 is never
+    returned: not for a uniform number of 0 or next to 1, and not where a parallel sum rounds differently from one token
+    to the next.
 
     Args:
-        log_probs: log-probabilities, minus infinity outside the support; rows of NaN give an arbitrary token.
+        logits: unnormalised log-probabilities, minus infinity outside the support; rows of NaN give an arbitrary token.
         uniforms: numbers in [0, 1), one per row; float64, or small probabilities become unreachable.
     """
-    probs = log_probs.double().exp()
-    cumulative = probs.cumsum(dim=-1)
-    possible = probs > 0
-    total = torch.where(possible, cumulative, 0.0).amax(dim=-1)
+    wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    shifted = wide - wide.amax(dim=-1, keepdim=True)
+    weights = shifted.exp()
+    vocab = weights.shape[-1]
+    if vocab <= 2 * BLOCK_TOKENS:
+        tokens, _, total = _first_beyond(weights.double(), uniforms.double(), None)
+    else:
+        block, before, total = _first_beyond(_block_sums(weights), uniforms.double(), None)
+        places = block.unsqueeze(-1) * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=weights.device)
+        inside = weights.gather(-1, places.clamp(max=vocab - 1)).double()
+        inside = inside.masked_fill(places >= vocab, 0.0)
+        place, _, _ = _first_beyond(inside, uniforms.double(), (before, total))
+        tokens = block * BLOCK_TOKENS + place
+    chosen = shifted.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return tokens, chosen - total.log().to(chosen.dtype)
+
+
+def _block_sums(weights: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch blocks"]:
+    """Sums of consecutive blocks of tokens; the last block may be shorter.
+
+    A block is summed in the type of the weights, whose rounding is that of the sum, and no copy over the vocabulary is made.
+    """
+    whole = weights.shape[-1] // BLOCK_TOKENS * BLOCK_TOKENS
+    blocks = weights[..., :whole].reshape(*weights.shape[:-1], -1, BLOCK_TOKENS)
+    sums = blocks.sum(dim=-1)
+    if whole < weights.shape[-1]:
+        sums = torch.cat([sums, weights[..., whole:].sum(dim=-1, keepdim=True)], dim=-1)
+    return sums.double()
+
+
+def _first_beyond(
+    masses: Float[Tensor, "*batch places"],
+    uniforms: Float[Tensor, "*batch"],
+    part: tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]] | None,
+) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """The first place of positive mass whose cumulative mass exceeds a target, the mass before it, and the total.
+
+    The target is u times the total; where ``masses`` are a ``part`` that lies behind a mass ``before`` of a larger
+    ``total``, it is u * total - before, kept inside the part against rounding.
+    """
+    cumulative = masses.cumsum(dim=-1)
+    possible = masses > 0
+    total = (cumulative * possible).amax(dim=-1)
+    target = uniforms * total if part is None else (uniforms * part[1] - part[0]).clamp_min(0.0)
     below_total = torch.nextafter(total, torch.zeros_like(total))
-    target = torch.minimum(uniforms.double() * total, below_total)
-    reached = possible & (cumulative > target.unsqueeze(-1))
-    return reached.to(torch.uint8).argmax(dim=-1)
+    target = torch.minimum(target, below_total).unsqueeze(-1)
+    place = (possible & (cumulative > target)).to(torch.uint8).argmax(dim=-1)
+    before = cumulative.gather(-1, (place - 1).clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    return place, torch.where(place > 0, before, 0.0), total
 
 
 def _check_controls(temperature: float, top_k: int | None, top_p: float, min_p: float | None) -> None:

@@ -41,12 +41,17 @@ class RewardBatch:
 
     def row(self, number: int) -> RewardBatch:
         """One completion by itself."""
+        return self.rows(number, number + 1)
+
+    def rows(self, first: int, last: int) -> RewardBatch:
+        """Completions first .. last - 1."""
+        here = slice(first, last)
         return RewardBatch(
-            [self.prompts[number]],
-            [self.completions[number]],
-            [self.completion_ids[number]],
-            {name: [column[number]] for name, column in self.columns.items()},
-            None if self.conversations is None else [self.conversations[number]],
+            list(self.prompts[here]),
+            list(self.completions[here]),
+            list(self.completion_ids[here]),
+            {name: list(column[here]) for name, column in self.columns.items()},
+            None if self.conversations is None else list(self.conversations[here]),
             self.state,
         )
 

@@ -7,9 +7,12 @@ stands before the last ``</think>`` is reasoning and never an answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from maxent_grpo.rewards.grade import Grade
 
 MAX_COMPLETION = 2_000_000
 """Longest completion that is read [characters]."""
@@ -181,3 +184,18 @@ def _unspaced(text: str) -> str:
     for spacing in _SPACING:
         text = text.replace(spacing, "")
     return "".join(text.split()).rstrip(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+
+
+@dataclass(frozen=True)
+class PartGrader:
+    """A grader that is shown one part of each completion; 0, with the reason, where the completion does not have exactly one."""
+
+    grade: Callable[[str, str], Grade]
+    part: str
+    begun: str = ""
+    """What the prompt has already written of every completion."""
+
+    def __call__(self, completion: str, answer: str) -> Grade:
+        """The grade of one completion."""
+        found = extract(self.begun + completion, self.part)
+        return Grade(0.0, None, found.reason) if found.reason else self.grade(found.text, answer)

@@ -65,6 +65,17 @@ def on_part(grader: TextGrader, part: AnswerPart | str) -> TextGrader:
     return TextGrader(grader.rewards, many, grader.check)
 
 
+@dataclass(frozen=True)
+class NamedGrader:
+    """A grader of ``GRADERS``, as it can be sent to another process."""
+
+    name: str
+
+    def __call__(self, completion: str, answer: str) -> Grade:
+        """The grade of one completion."""
+        return GRADERS[self.name](completion, answer)
+
+
 def _one_by_one(grade: Callable[[str, str], Grade]) -> GradeMany:
     def many(completions: Sequence[str], answers: Sequence[str]) -> list[Grade]:
         return [grade(completion, answer) for completion, answer in zip(completions, answers, strict=True)]

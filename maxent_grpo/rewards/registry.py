@@ -97,9 +97,49 @@ def build_terms(
             name in calls.abstaining,
             calls.styles.get(name, FunctionStyle.auto),
             calls.time_limits.get(name),
+            is_built_in=name in BUILT_IN,
         )
         for name in weights
     ]
+
+
+@dataclass(frozen=True)
+class TermRecipe:
+    """A term as another process can build it."""
+
+    name: str
+    calls: CallSettings
+    settings: TermSettings
+    grade: Grader | None = None
+    """The task's own grader, for the terms that call it."""
+
+    def build(self) -> RewardTerm:
+        """The term.
+
+        Raises:
+            ConfigError: its function cannot be found.
+        """
+        return build_terms({self.name: 1.0}, self.calls, self.grade or _no_grader, self.settings)[0]
+
+
+def term_recipes(
+    weights: Mapping[str, float], calls: CallSettings, grade: Grader | None, settings: TermSettings
+) -> list[TermRecipe]:
+    """Recipes of the terms, without those that call a grader of the task where none can be sent (``grade`` is None)."""
+    return [
+        TermRecipe(name, calls, settings, grade if calls_task(name, settings) else None)
+        for name in weights
+        if grade is not None or not calls_task(name, settings)
+    ]
+
+
+def calls_task(name: str, settings: TermSettings) -> bool:
+    """Whether a term calls the task's own grader."""
+    return name == "task" or (name == "format" and settings.format.style is FormatStyle.task)
+
+
+def _no_grader(completion: str, answer: str) -> Grade:
+    raise AssertionError("this term does not call the task's grader")
 
 
 def overlong_sizes(settings: OverlongSettings, max_completion_len: int) -> tuple[int, int]:

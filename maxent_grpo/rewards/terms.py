@@ -55,8 +55,19 @@ class RewardTerm:
     style: FunctionStyle = FunctionStyle.auto
     time_limit: float | None = None
     """Longest call [seconds]; None is no limit."""
+    is_built_in: bool = False
+    """Whether it judges each completion by itself, though it is shown all at once."""
     abandoned: list[threading.Thread] = field(default_factory=list[threading.Thread], compare=False, repr=False)
     """Calls that were given up."""
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether any part of a batch may be rewarded apart from the rest.
+
+        A function that is shown the whole batch may compare its completions, and a time limit is one of all of them at once.
+        """
+        by_one = convention_of(self.function, self.style).style is FunctionStyle.verl
+        return by_one or (self.is_built_in and self.time_limit is None)
 
     def __call__(
         self,
@@ -200,7 +211,15 @@ def ask_terms(terms: Sequence[RewardTerm], batch: RewardBatch) -> dict[str, Term
         RewardError: a term misbehaved, see ``RewardTerm.start``, or two terms logged a column of one name.
     """
     started = {term.name: term.start(batch) for term in terms}
-    verdicts = {name: finish() for name, finish in started.items()}
+    return settled({name: finish() for name, finish in started.items()})
+
+
+def settled(verdicts: dict[str, TermVerdict]) -> dict[str, TermVerdict]:
+    """The verdicts of all terms on a batch, once it is certain that no two logged a column of one name.
+
+    Raises:
+        RewardError: two did.
+    """
     owners: dict[str, str] = {}
     for name, verdict in verdicts.items():
         for column in verdict.columns:

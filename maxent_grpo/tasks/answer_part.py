@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from maxent_grpo.rewards.extract import extract
+from maxent_grpo.rewards.extract import PartGrader
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.tasks.base import Demonstration, RowMixture, Task, TaskRow
 from maxent_grpo.training.types.choices import AnswerPart
@@ -53,8 +53,13 @@ class PartTask:
 
     def grade(self, completion: str, answer: str) -> Grade:
         """The task's grade of the part; 0, with the reason, where the completion does not have exactly one."""
-        found = extract(self.begun + completion, self.part.value)
-        return Grade(0.0, None, found.reason) if found.reason else self.task.grade(found.text, answer)
+        return PartGrader(self.task.grade, self.part.value, self.begun)(completion, answer)
+
+    @property
+    def sent_grader(self) -> Callable[[str, str], Grade] | None:
+        """The grader by itself, for other processes, where the task has one to send."""
+        grade = getattr(self.task, "sent_grader", None)
+        return None if grade is None else PartGrader(grade, self.part.value, self.begun)
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
         """The task's."""

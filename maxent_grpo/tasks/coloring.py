@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import string
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,6 +49,11 @@ class ColoringTask:
     def grade(self, completion: str, answer: str) -> Grade:
         """See ``grade_coloring``."""
         return grade_coloring(completion, answer)
+
+    @property
+    def sent_grader(self) -> Callable[[str, str], Grade]:
+        """The grader by itself, for other processes."""
+        return grade_coloring
 
     def count_answers(self, answer: str) -> int:
         """Letters to the power of hidden vertices."""

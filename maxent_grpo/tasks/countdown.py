@@ -11,7 +11,7 @@ sequence Python promises to keep, and nothing depends on hash order.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +41,11 @@ class CountdownTask:
     def grade(self, completion: str, answer: str) -> Grade:
         """See ``grade_expression``."""
         return grade_countdown(completion, answer)
+
+    @property
+    def sent_grader(self) -> Callable[[str, str], Grade]:
+        """The grader by itself, for other processes."""
+        return grade_countdown
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
         """``num`` solved problems, none of them held out; they may also occur among the training problems.

@@ -20,7 +20,7 @@ from maxent_grpo.config.data_sources import (
 from maxent_grpo.config.table_files import table_files
 from maxent_grpo.errors import DataError
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.rewards.graders import GRADERS
+from maxent_grpo.rewards.graders import GRADERS, NamedGrader
 from maxent_grpo.tasks.base import Demonstration, TaskRow
 from maxent_grpo.tasks.mixture import Mixture, apportioned
 from maxent_grpo.tasks.read_sources import read_files, read_split
@@ -50,6 +50,11 @@ class TextTask:
     def grade(self, completion: str, answer: str) -> Grade:
         """The grade of one completion by the chosen grader."""
         return self.grader(completion, answer)
+
+    @property
+    def sent_grader(self) -> Callable[[str, str], Grade] | None:
+        """The grader by itself, for other processes; None where it is none of the named ones."""
+        return next((NamedGrader(name) for name, grader in GRADERS.items() if grader is self.grader), None)
 
     def demonstrations(self, num: int, skew: float, seed: int) -> list[Demonstration]:
         """None: the records hold questions and answers, not how an answer is written out.

@@ -12,7 +12,7 @@ from functools import reduce
 from maxent_grpo.config.controller import EntropyControllerConfig, KlControllerConfig
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.model import TinyModelConfig
-from maxent_grpo.config.resolve import reference_source
+from maxent_grpo.config.resolve import batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.inert_method import CLIP_RANGE, METHOD_RULES, Rule, under
 from maxent_grpo.telemetry.inert_sampling import sampling_rules
@@ -80,16 +80,10 @@ def _mismatch_rules(config: RootConfig) -> Iterator[Rule]:
 
 
 def _batching_rules(config: RootConfig) -> Iterator[Rule]:
-    batching = config.scoring.batching
     if config.scoring.trl_reference_scoring:
         reason = "scoring.trl_reference_scoring=true pads every sequence with its own prompt"
         yield reason, ["scoring.batching.share_prompts"]
-    if batching.max_tokens > 0:
-        yield (
-            f"scoring.batching.max_tokens={batching.max_tokens} decides the size of a slice",
-            ["scoring.batching.score_slice"],
-        )
-    elif batching.score_slice == 0 and config.optimization.grad_accum_steps == 1:
+    if batch_plan(config, 1).slices_per_step == 1:
         yield "a step is a single slice, so that there is none to assemble ahead", ["scoring.batching.slice_prefetch"]
 
 
@@ -116,6 +110,8 @@ def _record_rules(config: RootConfig) -> Iterator[Rule]:
         yield "checkpoint.best_metric is not set", [f"checkpoint.{name}" for name in names]
     if config.logging.completions_every == 0:
         yield "logging.completions_every is 0, so that none is recorded", ["logging.completions_per_step"]
+    if not config.run.profile:
+        yield "run.profile is false", ["run.profile_steps"]
 
 
 def _controller_rules(config: RootConfig) -> Iterator[Rule]:

@@ -18,7 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 class ReportWriter(QuietWriter):
-    """Redraws report.png at every evaluation, and writes it and report.html at the end; stands after the files they show.
+    """Redraws report.png at every evaluation but that of step 0, and writes it and report.html at the end.
+
+    It stands after the writers of the files that they show.
 
     A report can be made again at any time, a run cannot: what goes wrong here is told and the run goes on.
     """
@@ -45,9 +47,12 @@ class ReportWriter(QuietWriter):
         self._attempt(PICTURE_FILE, draw_picture)
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Redraw the picture when the line holds an evaluation."""
+        """Redraw the picture when the line holds an evaluation.
+
+        That of step 0 alone makes no curve yet, and the first update need not wait for matplotlib.
+        """
         self._has_new_lines = True
-        if any(name.startswith("eval/") for name in metrics):
+        if step > 0 and any(name.startswith("eval/") for name in metrics):
             self._draw()
 
     def close(self) -> None:

@@ -18,7 +18,8 @@ from maxent_grpo.objective.shaping import NO_KEY
 from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.rewards.batch import RewardBatch, TrainerState
 from maxent_grpo.rewards.grade import Grade
-from maxent_grpo.rewards.terms import TermVerdict, ask_terms
+from maxent_grpo.rewards.terms import TermVerdict
+from maxent_grpo.rewards.workers import Asking
 from maxent_grpo.training.credit_rules import GroupFacts
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.method import Method
@@ -78,17 +79,44 @@ def grade_rollout(
     Raises:
         RewardError: a term misbehaved; see ``RewardTerm``.
     """
+    return Grading(rows, reward, state or TrainerState()).finish(batch)
+
+
+class Grading:
+    """Rewards of a rollout that is sampled in parts: with processes that reward, those of a part are begun at once."""
+
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]], reward: RewardSpec, state: TrainerState) -> None:
+        self._rows, self._reward, self._state = rows, reward, state
+        self._asking: Asking | None = None
+
+    def add(self, part: GenerationBatch) -> None:
+        """A part of the rollout, in its order."""
+        if part.prompts and self._reward.workers is not None:
+            self._ask().add(_reward_batch(part, self._rows, self._state))
+
+    def finish(self, batch: GenerationBatch) -> GradedRollout:
+        """The whole rollout, graded; see ``grade_rollout``."""
+        verdicts = self._ask().verdicts(_reward_batch(batch, self._rows, self._state))
+        return _graded(batch, verdicts, self._reward)
+
+    def _ask(self) -> Asking:
+        if self._asking is None:
+            self._asking = Asking(self._reward.reward_funcs, self._reward.workers)
+        return self._asking
+
+
+def _reward_batch(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]], state: TrainerState) -> RewardBatch:
+    pairs, _ = flatten_prompt_completions(batch)
+    records = [record for group in batch.records for record in group]
+    asked = [rows[record.row_id] for record in records]
+    ids = [record.token_ids for record in records]
+    return RewardBatch(pairs.prompts, pairs.completions, ids, _columns(asked), _conversations(asked), state)
+
+
+def _graded(batch: GenerationBatch, verdicts: Mapping[str, TermVerdict], reward: RewardSpec) -> GradedRollout:
     pairs, _ = flatten_prompt_completions(batch)
     records = [record for group in batch.records for record in group]
     payloads = flatten_ref_metadata(batch.grouped_completions, batch.grouped_ref_meta) or []
-    asked = [rows[record.row_id] for record in records]
-    ids = [record.token_ids for record in records]
-    verdicts = ask_terms(
-        reward.reward_funcs,
-        RewardBatch(
-            pairs.prompts, pairs.completions, ids, _columns(asked), _conversations(asked), state or TrainerState()
-        ),
-    )
     graded = {name: verdict.grades for name, verdict in verdicts.items()}
     weights = dict(zip(graded, reward.reward_weights, strict=True))
     metadata = [
@@ -99,7 +127,9 @@ def grade_rollout(
         pairs=pairs,
         records=records,
         group_size=len(batch.grouped_completions[0]),
-        utilities=[_utility({name: grades[n] for name, grades in graded.items()}, weights) for n in range(len(ids))],
+        utilities=[
+            _utility({name: grades[n] for name, grades in graded.items()}, weights) for n in range(len(records))
+        ],
         per_term={name: [math.nan if g is None else g.reward for g in grades] for name, grades in graded.items()},
         metadata=metadata,
         abstentions=sum(grade is None for grades in graded.values() for grade in grades),

@@ -19,7 +19,7 @@ from maxent_grpo.errors import GenerationError
 from maxent_grpo.objective.weights import informative_groups
 from maxent_grpo.training.carried_groups import CarriedGroups, KeptGroup
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.credit import grade_rollout, valid_rows
+from maxent_grpo.training.credit import Grading, valid_rows
 from maxent_grpo.training.experience import (
     Experience,
     Rows,
@@ -158,14 +158,15 @@ def _draw(
     first = stream.num_drawn
     drawn = stream.draw(count, across_epochs=True)
     prompts = drawn.batch
+    grading = Grading(rows, ctx.reward, trainer_state(ctx, drawn.epoch, step))
     with clock.phase("rollout"):
-        batch, _ = sample_prompts(ctx, resources, prompts, required=False)
+        batch, _ = sample_prompts(ctx, resources, prompts, grading, required=False)
     kept: list[int] = []
     places: list[int] = []
     sampled: Groups | None = None
     if batch.prompts:  # nothing to grade where no group came back complete, or the round left this process out
         with clock.phase("reward"):
-            graded = grade_rollout(batch, rows, ctx.reward, trainer_state(ctx, drawn.epoch, step))
+            graded = grading.finish(batch)
         sampled, places = (batch, graded), _places(ctx, prompts, batch.prompts, first)
         valid = valid_rows(graded, ctx.scoring.truncation)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)

@@ -39,8 +39,9 @@ from maxent_grpo.training.evaluation_result import GREEDY
 from maxent_grpo.training.optim import resolve_schedule
 from maxent_grpo.training.prepared_rows import row_renderer
 from maxent_grpo.training.samplers import local_generator, sampled_distribution
+from maxent_grpo.training.scoring.head_probe import separate_head
 from maxent_grpo.training.scoring.policy import TokenScorer
-from maxent_grpo.training.scoring.sharing import shares_prompts
+from maxent_grpo.training.scoring.sharing import prompt_sharing
 from maxent_grpo.training.settings import evaluation_settings, generation_settings, scoring_settings
 from maxent_grpo.training.setup import build_rewards, make_accelerator, start_warm
 from maxent_grpo.training.types.logging import LoggingHandles
@@ -195,7 +196,8 @@ def validation_of(
     runtime = _runtime(accelerator, loaded, cache)
     scorer = TokenScorer(
         sampled_distribution(runtime, generation), scoring.batching, None, False,
-        padded=not shares_prompts(loaded.model, scoring, notes.append),
+        padded=scoring.trl_reference_scoring, sharing=prompt_sharing(loaded.model, scoring, notes.append),
+        head=separate_head(loaded.model, notes.append),
     )  # fmt: skip
     schedule = resolve_schedule(
         config.optimization, num_generations=generation.num_generations, num_prompts=len(task.train_rows)

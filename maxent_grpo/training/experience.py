@@ -17,25 +17,24 @@ from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import (
     GradedRollout,
+    Grading,
     ScoredTokens,
     assign_credit,
     behaviour_sums,
     complete_rows,
-    grade_rollout,
     valid_rows,
 )
 from maxent_grpo.training.generation.rollout import collect_rollout
-from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_old
+from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_groups, score_old
 from maxent_grpo.training.sampled_groups import join_batches
 from maxent_grpo.training.samplers import pad_token_id
 from maxent_grpo.training.scoring.batch import (
     RowRange,
     build_score_batch,
-    plan_slices,
     sampled_logp_tensor,
     tail_window,
 )
-from maxent_grpo.training.scoring.reference import reference_from_tokens, score_reference
+from maxent_grpo.training.scoring.reference import reference_from_tokens
 from maxent_grpo.training.types.choices import EqualGroups, ReferenceSource, Truncation
 from maxent_grpo.training.types.rewards import (
     DrawingReport,
@@ -51,6 +50,7 @@ from maxent_grpo.training.types.runtime import (
     StepResources,
     TrainingLoopContext,
 )
+from maxent_grpo.training.zero_signal import scored_groups
 
 Rows = Mapping[str, Mapping[str, Any]]
 Item = TypeVar("Item")
@@ -83,6 +83,8 @@ class Experience:
     reference: ReferenceLogprobs | None
     counted: Tensor
     """[P] groups that the loss and its denominators are made of."""
+    scored: Tensor
+    """[P] groups that are run through the model; the gradient of the others is exactly zero."""
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
     epoch: int
@@ -121,9 +123,10 @@ def gather_experience(
 ) -> Experience:
     """Sample y_1..y_G of each prompt, grade them, and score what the method needs at rollout weights."""
     with clock.phase("rollout"):
-        batch, portions = sample_prompts(ctx, resources, info.batch)
+        grading = Grading(rows, ctx.reward, trainer_state(ctx, info.epoch, step))
+        batch, portions = sample_prompts(ctx, resources, info.batch, grading)
     with clock.phase("reward"):
-        graded = grade_rollout(batch, rows, ctx.reward, trainer_state(ctx, info.epoch, step))
+        graded = grading.finish(batch)
     return build_experience(ctx, resources, batch, graded, portions, clock, info, policy_version=step)
 
 
@@ -153,29 +156,37 @@ def build_experience(
     with clock.phase("prepare"):
         tokens, valid, complete, mask = rollout_tokens(ctx, batch, graded)
         sampled_logp, sampled_known = sampled_logp_tensor(tokens, graded.records)
-        pieces = plan_slices(tokens, RowRange(0, tokens.total_sequences), scoring.batching.max_tokens)
 
+    old = None
     if saved is not None:
         old = OldScores(saved["old_logp"], saved["token_entropy_mean"], saved["old_known"])
-    else:
+    elif scoring.policy_entropy_bonus_coef > 0:  # credit depends on the entropy of every completion
         with clock.phase("old_policy"):
             old = score_old(ctx, resources, tokens, mask, earlier)
     assert resources.method is not None
     method = resources.method
     with clock.phase("prepare"):
-        scored = ScoredTokens(mask, sampled_logp, sampled_known)
-        rewards = assign_credit(graded, scoring, method, scored, old.token_entropy_mean, ctx.reward)
-        behaviour = _behaviour_scores(scored, scoring).view_as(valid) if method.needs_behaviour_logp else None
+        sampled = ScoredTokens(mask, sampled_logp, sampled_known)
+        entropy = None if old is None else old.token_entropy_mean
+        rewards = assign_credit(graded, scoring, method, sampled, entropy, ctx.reward)
+        behaviour = _behaviour_scores(sampled, scoring).view_as(valid) if method.needs_behaviour_logp else None
         counted = counted_groups(rewards, valid, scoring.equal_groups)
+        if saved is not None:
+            scored = saved["scored"]
+        else:
+            scored = scored_groups(method, scoring, rewards, valid, complete.view_as(valid), counted, mask)
+    if old is None:
+        with clock.phase("old_policy"):
+            old = score_old(ctx, resources, tokens, mask, earlier, scored)
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:
         with clock.phase("reference"):
-            reference = _reference(ctx, resources, tokens, mask, pieces, saved)
+            reference = _reference(ctx, resources, tokens, mask, scored, saved)
     mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
         batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
-        old.logp, old.token_entropy_mean, behaviour, reference, counted, portions, info.epoch, info.step_in_epoch, policy_version,
+        old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, info.epoch, info.step_in_epoch, policy_version,
         saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
     )  # fmt: skip
 
@@ -217,10 +228,8 @@ def _behaviour_scores(tokens: ScoredTokens, scoring: ScoringSettings) -> Tensor:
 
 def refresh_reference(ctx: TrainingLoopContext, resources: StepResources, experience: Experience) -> Experience:
     """The experience with reference log-probs of the reference as it is now."""
-    pieces = plan_slices(
-        experience.tokens, RowRange(0, experience.tokens.total_sequences), ctx.scoring.batching.max_tokens
-    )
-    return replace(experience, reference=_reference(ctx, resources, experience.tokens, experience.mask, pieces, None))
+    reference = _reference(ctx, resources, experience.tokens, experience.mask, experience.scored, None)
+    return replace(experience, reference=reference)
 
 
 def trained_tokens(tokens: ScoreBatch, valid: Tensor, complete: Tensor, truncation: Truncation) -> Tensor:
@@ -264,9 +273,17 @@ def local_portions(items: Sequence[Item], ctx: TrainingLoopContext) -> list[Sequ
 
 
 def sample_prompts(
-    ctx: TrainingLoopContext, resources: StepResources, prompts: Sequence[dict[str, Any]], *, required: bool = True
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    prompts: Sequence[dict[str, Any]],
+    grading: Grading,
+    *,
+    required: bool = True,
 ) -> tuple[GenerationBatch, list[RowRange]]:
-    """Completions of this process's part of some rows, and the groups of each optimiser step."""
+    """Completions of this process's part of some rows, and the groups of each optimiser step.
+
+    ``grading`` is given each loader batch while the next one is sampled.
+    """
     agree = partial(any_rank, ctx.runtime.accelerator)
     batches: list[GenerationBatch] = []
     portions: list[RowRange] = []
@@ -277,10 +294,15 @@ def sample_prompts(
             batch = collect_rollout(
                 shard[part.slice], resources.generator, ctx.generation, agree=agree, required=required
             )
+            grading.add(batch)
             batches.append(batch)
             kept += len(batch.prompts)
         portions.append(RowRange(first, kept))
-    return join_batches(batches), portions
+    joined, lookup = join_batches(batches), ctx.scoring.batching.prompt_length_cache_get
+    assert lookup is not None, "setup gives the batching settings the prompt cache"
+    for prompt, group in zip(joined.prompts, joined.records, strict=True):
+        resources.sampled.add(lookup(prompt).length, [len(record.token_ids) for record in group])
+    return joined, portions
 
 
 def _reference(
@@ -288,12 +310,14 @@ def _reference(
     resources: StepResources,
     tokens: ScoreBatch,
     mask: Tensor,
-    pieces: list[RowRange],
+    scored: Tensor,
     saved: Mapping[str, Any] | None,
 ) -> ReferenceLogprobs:
+    """Of the scored groups; the others' log-probabilities are 0."""
     if saved is not None:
-        return reference_from_tokens(saved["reference_logp"], mask, ctx.scoring.weighting)
-    assert resources.reference_scorer is not None
-    return score_reference(
-        resources.reference_scorer, ctx.runtime.get_ref_model, tokens, mask, pieces, ctx.scoring.weighting
-    )
+        logp = saved["reference_logp"]
+    else:
+        assert resources.reference_scorer is not None
+        logp, _ = score_groups(resources.reference_scorer, ctx.runtime.get_ref_model(), tokens, scored)
+    rows = scored.repeat_interleave(tokens.total_sequences // len(scored))
+    return reference_from_tokens(logp, mask, ctx.scoring.weighting, rows)

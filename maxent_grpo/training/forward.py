@@ -37,8 +37,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Run a compiled model as it is written inside the block."""
-    if getattr(model, "_compiled_call_impl", None) is None:
+    """Run a model that is compiled, or whose decoder is, as it is written inside the block."""
+    if all(getattr(module, "_compiled_call_impl", None) is None for module in model.modules()):
         yield
         return
     with torch.compiler.set_stance("force_eager"):

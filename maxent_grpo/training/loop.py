@@ -37,10 +37,13 @@ from maxent_grpo.training.metrics import (
     step_metrics,
 )
 from maxent_grpo.training.optim import schedule_line
+from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
+from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
+from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.runtime import (
     StepResources,
     TrainingLoopContext,
@@ -71,10 +74,13 @@ class LoopParts:
     saving: SavePolicy
     rows: Mapping[str, Mapping[str, Any]]
     """Training rows by row_id."""
+    profiler: StepProfiler
     carried: CarriedGroups | None = None
     """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
     clock: PhaseClock = field(default_factory=PhaseClock)
     stall: StallWatch = field(default_factory=StallWatch)
+    yardstick: Yardstick | None = None
+    """What speed is compared with; None for a model whose operations are not known."""
     until: int | None = None
     """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
     renders_when_drawn: bool = False
@@ -98,11 +104,13 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     total, state = ctx.optimization.schedule.total_training_steps, parts.state
     evaluations: dict[int, dict[str, float]] = {}
     metrics: dict[str, float] = {}
+    parts.clock.drain()  # what was put together before belongs to no step
     ctx.logging.start(total, state.global_step)
     logger.info("%s", schedule_line(ctx.optimization))
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)
-        ctx.logging.write_metrics(0, evaluations[0])
+        seconds = parts.clock.drain()[0]["evaluation"]
+        ctx.logging.write_metrics(0, evaluations[0] | {"time/evaluation_seconds": seconds})
     stream = RowStream(
         ctx.runtime.train_loader,
         cast(EpochSampler, ctx.runtime.train_sampler),
@@ -111,17 +119,18 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     )
     last = total if parts.until is None else min(parts.until, total)
     while state.global_step < last and not state.stop_training:
-        report = _take_step(ctx, resources, parts, stream)
-        with parts.clock.phase("measure"):
-            metrics = _measure(ctx, resources, parts, report)
+        with parts.profiler.watch(state.global_step + 1):
+            report = _take_step(ctx, resources, parts, stream)
+            with parts.clock.phase("measure"):
+                metrics, work = _measure(ctx, resources, parts, report)
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
-            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, report, metrics)):
+            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, report, metrics, work)):
                 evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
             is_best, stop = parts.saving.best.update(metrics)
             state.stop_training = stop
-        _record(ctx, parts, report, metrics)
+        _record(ctx, parts, report, metrics, work)
         if _save_due(parts, total, is_best):
             _save(ctx, parts, is_best)
     return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
@@ -129,16 +138,17 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
 
 def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream) -> StepReport:
     state, buffer = parts.state, parts.buffer
-    if buffer.experience is None:
-        carried = [] if parts.carried is None else list(parts.carried.groups)
-        put_back = partial(_put_back, parts, parts.position.state_dict(), carried)
-        with _saved_if_sampling_fails(ctx, parts, put_back):
-            buffer.put(_next_rollout(ctx, resources, parts, stream))
-    assert buffer.experience is not None
-    groups = buffer.take()
-    report = train_step(
-        ctx, resources, buffer.experience, groups, parts.controller, parts.clock, step=state.global_step + 1
-    )
+    with parts.clock.phase("prepare"):  # the phases inside count for themselves
+        if buffer.experience is None:
+            carried = [] if parts.carried is None else list(parts.carried.groups)
+            put_back = partial(_put_back, parts, parts.position.state_dict(), carried)
+            with _saved_if_sampling_fails(ctx, parts, put_back):
+                buffer.put(_next_rollout(ctx, resources, parts, stream))
+        assert buffer.experience is not None
+        groups = buffer.take()
+        report = train_step(
+            ctx, resources, buffer.experience, groups, parts.controller, parts.clock, step=state.global_step + 1
+        )
     buffer.release_if_done()
     state.global_step += 1
     _follow_policy(ctx, resources, parts)
@@ -191,7 +201,11 @@ def _put_back(parts: LoopParts, position: Mapping[str, Any], carried: list[KeptG
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
     """Let a moving reference follow the policy, and score what is left of the rollout with it unless stale is allowed."""
     sync, reference = ctx.scoring.reference_sync, ctx.runtime.reference_model
-    if reference is None or not sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step):
+    if reference is None or sync.every_n_steps <= 0:
+        return
+    with parts.clock.phase("sync"):
+        has_moved = sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step)
+    if not has_moved:
         return
     if parts.buffer.experience is not None and not ctx.scoring.allow_stale_reference_logprobs:
         with parts.clock.phase("reference"):
@@ -200,9 +214,10 @@ def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: Lo
 
 def _measure(
     ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, report: StepReport
-) -> dict[str, float]:
+) -> tuple[dict[str, float], StepWork]:
     scorers = [scorer for scorer in (resources.scorer, resources.reference_scorer) if scorer is not None]
-    metrics = step_metrics(report, ctx.scoring.weighting, [scorer.counters.drain() for scorer in scorers])
+    counted = [scorer.counters.drain() for scorer in scorers]
+    metrics = step_metrics(report, ctx.scoring.weighting, counted)
     metrics |= drain_generation_stats(ctx.generation)
     experience, sampled_from = report.experience, parts.state.global_step - 1
     metrics["generation/staleness"] = sampled_from - experience.oldest_version(report.groups)
@@ -214,7 +229,13 @@ def _measure(
     for name in ("reward/mean", "completion/clipped_ratio"):
         if name in metrics:
             add_running(parts.state, name, metrics[name])
-    return metrics
+    work = StepWork(
+        sampled=resources.sampled.drain(),
+        scored=sum((counters.work for counters in counted), Work()),
+        trained=report.work,
+        tokens=int(report.counts.tokens),
+    )
+    return metrics, work
 
 
 def _record(
@@ -222,15 +243,16 @@ def _record(
     parts: LoopParts,
     report: StepReport,
     metrics: dict[str, float],
+    work: StepWork,
 ) -> None:
     step = parts.state.global_step
     phases, seconds = parts.clock.drain()
-    metrics |= drain_running(parts.state)
-    metrics |= machine_metrics(phases, seconds, int(report.counts.tokens))
-    stalled = parts.stall.see(metrics, ctx.generation.max_completion_len)
-    if stalled is not None:
-        logger.warning("%s", stalled)
     with parts.clock.phase("log"):
+        metrics |= drain_running(parts.state)
+        metrics |= machine_metrics(phases, seconds) | throughput_metrics(work, phases, seconds, parts.yardstick)
+        stalled = parts.stall.see(metrics, ctx.generation.max_completion_len)
+        if stalled is not None:
+            logger.warning("%s", stalled)
         ctx.logging.write_metrics(step, metrics)
         ctx.logging.write_completions(step, completion_records(report))
         write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)

@@ -3,114 +3,24 @@
 The layers are those of the Llama family: two root-mean-square norms, rotary attention whose keys and values are repeated to
 all heads when a mask is given, and a gated feed-forward layer. ``saved_bytes`` counts exactly what autograd keeps for the
 backward pass; the other functions add the tensors that are alive together at the worst moment of a phase. Left out: the
-context and workspaces of a GPU, and what an allocator loses between blocks.
+context and workspaces of a GPU, the masks of prompts so short that a layout makes one, and what an allocator loses between blocks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from maxent_grpo.objective.sampling import BLOCK_TOKENS
 from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
+from maxent_grpo.training.generation.shared_prefix import sharing_pays
+from maxent_grpo.training.memory_head import head_backward, head_block, head_forward, head_saved
+from maxent_grpo.training.memory_sizes import INDEX_BYTES, ModelShape, Pass, ScoringPath
 
 MIB = 2**20
 HEAP_BLOCK = 32 * MIB
 """From this size on the C library takes a block from the system and gives it back at once; freed smaller ones it keeps."""
-INDEX_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """Sizes of a model; ``itemsize`` is that of a weight and an activation [bytes]."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied: bool
-    itemsize: int
-    num_parameters: int
-    """Without an adapter's."""
-    adapter: int = 0
-    """Low-rank matrices, which then are all that is trained; 0 where every weight is [bytes]."""
-    adapter_block: int = 0
-    """The largest of them [bytes]."""
-    adapter_kept: int = 0
-    """What the matrices of one layer keep of a token for the backward pass, its inputs in their own type among it [bytes]."""
-
-    @property
-    def attention(self) -> int:
-        """Width of all heads together."""
-        return self.heads * self.head_dim
-
-    @property
-    def wide(self) -> int:
-        """Bytes of a log-probability, which has at least 32 bits."""
-        return max(4, self.itemsize)
-
-    @property
-    def cache_per_token(self) -> int:
-        """Keys and values of one token in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.itemsize
-
-    @property
-    def embedding(self) -> int:
-        """The largest single weight, one row of hidden width for each token of the vocabulary."""
-        return self.vocab * self.hidden * self.itemsize
-
-    @property
-    def weights(self) -> int:
-        """All weights, tied ones once."""
-        return self.num_parameters * self.itemsize
-
-    @property
-    def trained(self) -> int:
-        """What has gradients and optimiser states: the adapter, or all weights."""
-        return self.adapter or self.weights
-
-    @property
-    def trained_block(self) -> int:
-        """The largest single tensor of these."""
-        return self.adapter_block or self.embedding
-
-    def without_adapter(self) -> ModelShape:
-        """The base, all of it trained."""
-        return replace(self, adapter=0, adapter_block=0, adapter_kept=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass for scoring: ``rows`` x ``width`` token places, logits at the last ``kept``, ``scored`` of them read."""
-
-    rows: int
-    width: int
-    kept: int
-    scored: int
-
-    @property
-    def tokens(self) -> int:
-        """Places fed to the model, padding included."""
-        return self.rows * self.width
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringPath:
-    """What decides which tensors scoring makes."""
-
-    eager: bool = False
-    """Attention probabilities are written out, instead of the fused kernel's one number per query."""
-    checkpointing: bool = False
-    """Layers are recomputed in the backward pass."""
-    restricted: bool = False
-    """The support is cut: allowed tokens, top-k, top-p or min-p."""
-    tempered: bool = False
-    """The temperature is not 1."""
-    exact_entropy: bool = False
-    entropy_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +86,22 @@ def _small(phase: Phase) -> int:
     return sum(part.size for part in phase.parts if not part.is_returned)
 
 
-def scoring_pass(sequences: int, group: int, shortest: int, longest: int, completion: int, shared: bool) -> Pass:
+def scoring_pass(
+    sequences: int, group: int, shortest: int, longest: int, completion: int, shared: bool, laid_out: bool = False
+) -> Pass:
     """The largest pass over ``sequences`` completions of ``completion`` tokens behind prompts of the given lengths.
 
     Shared prompts put a group, or the part of it that is there, behind one copy; a pass whose size neither divides nor is
-    divided by the group's may begin and end inside groups.
+    divided by the group's may begin and end inside groups. ``laid_out`` puts them all in one row.
     """
     scored = sequences * completion
     if not shared:
         return Pass(sequences, longest + completion, completion + 1, scored)
     aligned = sequences % group == 0 or group % sequences == 0
     packs = math.ceil(sequences / group) if aligned else (sequences - 2) // group + 2
+    if laid_out:
+        width = packs * longest + sequences * completion
+        return Pass(1, width, width - shortest + 1, scored, masked=False)
     width = longest + min(sequences, group) * completion
     return Pass(packs, width, width - shortest + 1, scored)
 
@@ -199,22 +114,30 @@ def norm_saved(shape: ModelShape) -> int:
 def layer_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     """What one layer keeps for the backward pass.
 
-    Per token: two norms; query, key, value and output of the attention, all at full width; four tensors of the gated
-    feed-forward layer; and the attention's log-sum-exp per head, or its probabilities if they are written out (in 32 bits,
-    and again in the model's type where that is another).
+    Per token: two norms; query, key, value and output of the attention, under a mask all at full width; four tensors of the
+    gated feed-forward layer; and the attention's log-sum-exp per head, or its probabilities if they are written out (in 32
+    bits, and again in the model's type where that is another).
     """
     size = shape.itemsize
     probability = 4 if size == 4 else 4 + size
     weights = shape.heads * (one.width * probability if path.eager else shape.wide)
-    per_token = 2 * norm_saved(shape) + 4 * size * (shape.attention + shape.intermediate) + weights
+    keys = shape.attention if one.masked else shape.kv_heads * shape.head_dim
+    attention = 2 * size * (shape.attention + keys)
+    per_token = 2 * norm_saved(shape) + attention + 4 * size * shape.intermediate + weights
     return one.tokens * (per_token + shape.adapter_kept)
 
 
-def ends_saved(shape: ModelShape, one: Pass) -> int:
-    """What is kept outside the layers: ids, rotations, the additive mask, the last norm, and the head's input."""
+def ends_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
+    """What is kept outside the layers: ids, rotations, the additive mask if there is one, the last norm, and the head's input.
+
+    That input is kept at the places whose logits the model makes; a separate head takes those that are scored.
+    """
     size = shape.itemsize
     per_token = INDEX_BYTES + 2 * shape.head_dim * size + (norm_saved(shape) - shape.hidden * size)
-    return one.tokens * per_token + one.rows * (one.width**2 + one.kept * shape.hidden) * size
+    mask = one.width**2 if one.masked else 0
+    into_head = one.width if one.rows == 1 else one.kept  # of a single row what is kept is no copy, and holds all of it
+    at_head = one.scored if path.separate_head else one.rows * into_head
+    return one.tokens * per_token + (one.rows * mask + at_head * shape.hidden) * size
 
 
 def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
@@ -222,38 +145,7 @@ def saved_bytes(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     layers = shape.layers * (
         one.tokens * shape.hidden * shape.itemsize if path.checkpointing else layer_saved(shape, one, path)
     )
-    return layers + ends_saved(shape, one)
-
-
-def head_saved(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """What autograd keeps from the logits on: log-probabilities [scored, vocab], indices, and what entropy needs."""
-    per_value = shape.wide + (1 if path.restricted else 0)
-    if path.exact_entropy and path.entropy_gradient:
-        per_value += 1 + 2 * shape.wide
-    return one.scored * (shape.vocab * per_value + 5 * INDEX_BYTES)
-
-
-def head_forward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """Worst moment between logits and log-probabilities: choosing rows, restricting, log-softmax, or entropy."""
-    size, wide = shape.itemsize, shape.wide
-    cut, tempered = (1 if path.restricted else 0), (size if path.tempered else 0)
-    choosing = one.rows * one.kept * shape.vocab * size + one.scored * shape.vocab * size
-    restricting = size + tempered + cut * (2 * size + 1)
-    normalising = size + max(tempered, cut * size) + cut + (0 if size == wide else wide) + wide
-    measuring = 0
-    if path.exact_entropy:
-        # logits, log-probs, which are possible, a copy without infinities, its exp() * itself, zeros, and their choice
-        measuring = size + wide + cut + 1 + 4 * wide + (wide if path.entropy_gradient else 0)
-    return max(choosing, one.scored * shape.vocab * max(restricting, normalising, measuring))
-
-
-def head_backward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
-    """Worst moment on the way back: the log-softmax's gradients, or those of all logits and of the output matrix."""
-    values = one.scored * shape.vocab
-    through_softmax = head_saved(shape, one, path) + 2 * values * shape.wide
-    logits = one.rows * one.kept * shape.vocab * shape.itemsize
-    matrix = 0 if shape.adapter else shape.embedding
-    return max(through_softmax, logits + values * shape.itemsize, logits + matrix)
+    return layers + ends_saved(shape, one, path)
 
 
 def layer_work(shape: ModelShape, rows: int, queries: int, keys: int, eager: bool, repeated: bool) -> int:
@@ -279,9 +171,13 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     largest = max(passes, key=lambda one: one.tokens)
     kept = sum(saved_bytes(shape, one, path) for one in passes)
     block = largest.tokens * max(shape.intermediate, shape.attention) * shape.itemsize
-    logits_block = largest.scored * shape.vocab * shape.wide
+    logits_block = head_block(shape, largest, path)
     waiting = sum(head_saved(shape, one, path) for one in passes) - head_saved(shape, largest, path)
-    gradients = Part("gradients", shape.trained, shape.trained_block)
+    gradients = Part("gradients", shape.updated, shape.updated_block)
+    arriving = [gradients]
+    if shape.master:  # a slice's own come in the type of the weights, and are then added to the others
+        own = Part("gradients of the slice", shape.trained, shape.trained_block)
+        arriving = [own, gradients] if more_slices else [own]
     embeddings = 2 * shape.embedding if shape.tied and not shape.adapter else 0
     recomputed = layer_saved(shape, largest, path) if path.checkpointing else 0
     forward = [
@@ -293,10 +189,10 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
         Part("logits and log-softmax", waiting + head_backward(shape, largest, path), logits_block),
     ]
     in_layers = [
-        gradients,
+        *arriving,
         # of a tied matrix the head's gradient waits for the embedding's, and their sum is a tensor of its own
         Part("two more of the tied embedding", embeddings, shape.embedding),
-        Part("activations", recomputed + ends_saved(shape, largest), block),
+        Part("activations", recomputed + ends_saved(shape, largest, path), block),
     ]
     if more_slices:
         forward, at_head = [gradients, *forward], [gradients, *at_head]
@@ -309,17 +205,19 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
 
 def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) -> Phase:
     """Scoring without gradient."""
-    work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=True)
-    hidden = Part("activations", work + ends_saved(shape, one), one.tokens * shape.intermediate * shape.itemsize)
-    logits = Part("logits and log-softmax", head_forward(shape, one, path), one.scored * shape.vocab * shape.wide)
+    path = path.without_gradient()
+    # without a mask keys are not copied to all heads; what is gathered of completions is less than the feed-forward layer's
+    work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=one.masked)
+    hidden = Part("activations", work + ends_saved(shape, one, path), one.tokens * shape.intermediate * shape.itemsize)
+    logits = Part("logits and log-softmax", head_forward(shape, one, path), head_block(shape, one, path))
     return Phase(name, (hidden, logits))
 
 
 def optimizer_phase(shape: ModelShape, lists: bool) -> Phase:
     """AdamW's step: all gradients, and its temporaries of one weight at a time, or of all (``lists``, as on a GPU)."""
-    block = shape.trained_block
-    temporaries = shape.trained if lists else 2 * block
-    return Phase("optimiser step", (Part("gradients", shape.trained, block), Part("temporaries", temporaries, block)))
+    block = shape.updated_block
+    temporaries = shape.updated if lists else 2 * block
+    return Phase("optimiser step", (Part("gradients", shape.updated, block), Part("temporaries", temporaries, block)))
 
 
 def room_tokens(completion: int) -> int:
@@ -330,9 +228,12 @@ def room_tokens(completion: int) -> int:
 def draw_bytes(shape: ModelShape, *, restricted: bool, tempered: bool, nucleus: bool, counted: bool) -> int:
     """Per sequence, the tensors over the vocabulary that one token's draw has alive together."""
     size, wide = shape.itemsize, shape.wide
-    # logits and log-probs; probabilities, their sums and a copy in 64 bits; four marks
-    drawing = size + wide + 3 * 8 + 4
-    restricting = size + (size if tempered else 0) + (2 * size + 1 if restricted else 0) + wide
+    # logits, those of the support, a wider copy of narrow ones; their distance from the largest, and weights
+    drawing = size + (size if tempered or restricted else 0) + (0 if size == wide else wide) + 2 * wide
+    if shape.vocab <= 2 * BLOCK_TOKENS:
+        # weights, their cumulative sums and a copy in 64 bits; marks
+        drawing += 3 * 8 + 1
+    restricting = size + (size if tempered else 0) + (2 * size + 1 if restricted else 0)
     if nucleus:
         # sorted logits, their order, probabilities, two sums in 64 bits, marks
         restricting += 2 * size + 8 + 4 + 2 * 8 + 3
@@ -341,21 +242,36 @@ def draw_bytes(shape: ModelShape, *, restricted: bool, tempered: bool, nucleus: 
 
 
 def sampling_phase(
-    name: str, shape: ModelShape, *, prompts: int, sequences: int, prompt: int, completion: int, draw: int, eager: bool
+    name: str,
+    shape: ModelShape,
+    *,
+    prompts: int,
+    sequences: int,
+    prompt: int,
+    completion: int,
+    draw: int,
+    eager: bool,
+    on_gpu: bool,
 ) -> Phase:
-    """Sampling of ``sequences`` completions together: the prompts' cache, its copy for each completion, one token's draw."""
-    places = prompt + room_tokens(completion)
-    work = max(
-        layer_work(shape, prompts, prompt, prompt, eager, repeated=True),
-        layer_work(shape, sequences, 1, places, eager, repeated=True),
-    )
+    """Sampling of ``sequences`` completions together: the prompts' cache, what each completion adds to it, one token's draw.
+
+    A completion has a copy of its prompt, unless the copies would be large and the model's attention takes layouts, as all but eager
+    attention does on the CPU. Keys and values are then copied to every head by eager attention alone.
+    """
     layer_keys = shape.cache_per_token // (2 * shape.layers)
+    shared = not eager and not on_gpu and sharing_pays(sequences * prompt * layer_keys)
+    room = room_tokens(completion)
+    places = room if shared else prompt + room
+    work = max(
+        layer_work(shape, prompts, prompt, prompt, eager, repeated=eager),
+        layer_work(shape, sequences, 1, places, eager, repeated=eager),
+    )
     return Phase(
         name,
         (
             Part("key-value cache", sequences * places * shape.cache_per_token, sequences * places * layer_keys),
             Part("cache of the prompts", prompts * prompt * shape.cache_per_token, prompts * prompt * layer_keys),
             Part("one layer", work, work // 2),
-            Part("logits and draw", sequences * draw, sequences * shape.vocab * 8),
+            Part("logits and draw", sequences * draw, sequences * shape.vocab * shape.wide),
         ),
     )

@@ -118,6 +118,13 @@ class Method:
     """Correction: the same weights before they are capped or masked; without a correction one per token."""
     ratio_from_sampler: bool
     """Whether the ratio's denominator is the sampler's log-probability rather than the trainer's."""
+    skips_silent_groups: bool = False
+    """Whether a group without credit has an exactly zero gradient and nothing else is made of its scores."""
+
+    @property
+    def is_listwise(self) -> bool:
+        """Whether the loss has a term over whole groups."""
+        return self.listwise_scale > 0 or self.listwise_clip is not None
 
     @property
     def has_policy_term(self) -> bool:
@@ -125,8 +132,17 @@ class Method:
         return self.advantages is not None or self.soft
 
 
-def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_completion_len: int) -> Method:
-    """The callables of the configured method; ``score_mode`` is already resolved from ``auto``."""
+def resolve_method(
+    scoring: ScoringSettings, *, score_mode: ScoreMode, max_completion_len: int, moves_kl_beta: bool = False
+) -> Method:
+    """The callables of the configured method.
+
+    Args:
+        scoring: the axes.
+        score_mode: already resolved from ``auto``.
+        max_completion_len: T_max [tokens].
+        moves_kl_beta: whether a controller moves the token KL's coefficient by the KL of all trained tokens.
+    """
     clip = scoring.clipping
     has_advantage = scoring.advantage is not AdvantageKind.none
     shape, advantages, row_weights = credit_rules(scoring, max_completion_len=max_completion_len)
@@ -153,6 +169,22 @@ def resolve_method(scoring: ScoringSettings, *, score_mode: ScoreMode, max_compl
         mismatch=_mismatch(scoring) if from_sampler and not bypass else None,
         raw_mismatch=partial(raw_mismatch, mode=scoring.mismatch.mode),
         ratio_from_sampler=bypass,
+        skips_silent_groups=scoring.batching.skip_zero_signal and not (moves_kl_beta or _needs_every_token(scoring)),
+    )
+
+
+def _needs_every_token(scoring: ScoringSettings) -> bool:
+    """Whether a completion without credit still acts on the update.
+
+    The token KL and the entropy bonus act on every trained token; a selection ranks all of them; `micro_batch` divides by the
+    tokens of a slice and the number of slices; the regularised reward makes credit of log-probabilities.
+    """
+    return (
+        scoring.kl_beta > 0
+        or scoring.entropy_coef > 0
+        or scoring.token_selection.kind is not TokenSelection.all
+        or scoring.reduction is Reduction.micro_batch
+        or scoring.advantage is AdvantageKind.soft
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from maxent_grpo.training.types.generation import GENERATION_COUNTERS
+from maxent_grpo.training.types.phases import PHASES
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,18 @@ GROUPS: dict[str, MetricGroup] = {
         "training.loss.compute_loss",
     ),
     "policy/": MetricGroup(
-        "The policy on the step's trained tokens, before the update.", "training.diagnostics.StepSums"
+        "The policy on the step's trained tokens, before the update; with scoring.batching.skip_zero_signal=true those of the "
+        "groups that were scored.",
+        "training.diagnostics.StepSums",
     ),
     "reference/": MetricGroup(
-        "The reference on the rollout that the step belongs to.", "training.scoring.reference.reference_from_tokens"
+        "The reference on the rollout that the step belongs to; with scoring.batching.skip_zero_signal=true on its groups that "
+        "were scored.",
+        "training.scoring.reference.reference_from_tokens",
     ),
     "weights/": MetricGroup(
-        "The target weights w and the policy p over each group that takes part in the listwise term.",
+        "The target weights w and the policy p over each group that takes part in the listwise term; all but weights/groups with "
+        "scoring.batching.skip_zero_signal=true over those that were scored.",
         "training.metrics.step_metrics",
     ),
     "controller/": MetricGroup("Coefficients as the step used them.", "training.metrics.step_metrics"),
@@ -60,7 +66,7 @@ GROUPS: dict[str, MetricGroup] = {
     "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
     "mismatch/": MetricGroup(
         "The weight pi_old / mu of the trainer's probability to the sampler's, at the same weights of the model, over the trained "
-        "tokens whose log-prob the sampler reported; at the level of scoring.mismatch.mode, per token with bypass.",
+        "tokens whose log-prob the sampler reported and that were scored; at the level of scoring.mismatch.mode, per token with bypass.",
         "training.diagnostics.StepSums",
     ),
     "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
@@ -70,8 +76,15 @@ GROUPS: dict[str, MetricGroup] = {
         "training.evaluation.evaluate.evaluate",
         "step 0, every evaluation.every_n_steps, the last step; with evaluation.enabled=true",
     ),
-    "time/": MetricGroup("Where the time went; not reproduced by an equal run.", "training.clock.PhaseClock"),
-    "throughput/": MetricGroup("Speed; not reproduced by an equal run.", "training.metrics.machine_metrics"),
+    "time/": MetricGroup(
+        "Where the time went since the line before; not reproduced by an equal run. A phase that did not happen is absent. "
+        "What follows a line, writing it and the checkpoint, stands on the next one, and of the last step on none.",
+        "training.clock.PhaseClock",
+    ),
+    "throughput/": MetricGroup(
+        "Speed of one process; not reproduced by an equal run. docs/speed.md says what is counted.",
+        "training.throughput.throughput_metrics",
+    ),
     "memory/": MetricGroup("Memory; not reproduced by an equal run.", "training.metrics.machine_metrics"),
 }
 """Prefix to what its metrics are about, where they are measured, and on which lines they stand."""
@@ -83,6 +96,8 @@ _DISCOUNTED = "scoring.row_weights.kind=answer_entropy"
 _TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_scaled"
 _SEVERAL = "reward.terms has two or more"
 _LISTWISE = "some group takes part in the listwise term"
+
+_COMPUTED = "the model's operations are known: not with experts"
 
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
@@ -288,6 +303,14 @@ METRICS: dict[str, MetricInfo] = {
     "scoring/forward_passes": MetricInfo("forward passes of scoring since the last step", "passes"),
     "scoring/fed_tokens": MetricInfo("positions fed to the model in scoring, padding included", "tokens"),
     "scoring/scored_tokens": MetricInfo("completion tokens scored", "tokens"),
+    "scoring/padding_ratio": MetricInfo(
+        "positions fed to the model for each that is a token of a prompt or completion: 1 without padding",
+        when="something was scored since the last step",
+    ),
+    "scoring/skipped_sequences": MetricInfo(
+        "completions that were not run through the model, as the gradient of their groups is exactly zero",
+        "completions",
+    ),
     "data/epoch": MetricInfo("passes over the training rows begun before this one", "epochs"),
     "data/step_in_epoch": MetricInfo(
         "optimiser steps' worth of this epoch's prompts drawn before this rollout", "steps"
@@ -333,9 +356,27 @@ METRICS: dict[str, MetricInfo] = {
         "accuracy of a linear probe that reads the seed from pooled hidden states, on rows held out from its fit"
     ),
     "eval/seed/probe_chance": MetricInfo("accuracy of guessing the seed: one over the number of seeds"),
-    "time/*": MetricInfo("wall-clock time of a phase since the last step", "seconds"),
+    "time/step_seconds": MetricInfo("from the line before to this one; the other times add up to it", "seconds"),
+    **{f"time/{name}_seconds": MetricInfo(phase.about, "seconds", phase.when) for name, phase in PHASES.items()},
+    "time/other_seconds": MetricInfo("what no phase claims", "seconds"),
     "throughput/tokens_per_second": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
+    "throughput/sampled_tokens_per_second": MetricInfo(
+        "completion tokens sampled per second of time/rollout_seconds", "tokens/second", "a rollout was sampled"
+    ),
+    "throughput/mfu": MetricInfo(
+        "useful operations of sampling and scoring per second of the step without evaluation, over the rate at which this "
+        "machine multiplies matrices",
+        when=_COMPUTED,
+    ),
+    "throughput/mfu_rollout": MetricInfo(
+        "the same of sampling over time/rollout_seconds", when=f"a rollout was sampled, and {_COMPUTED}"
+    ),
+    "throughput/mfu_update": MetricInfo(
+        "the same of the trained passes, forward and backward, over time/policy_seconds and time/backward_seconds",
+        when=_COMPUTED,
+    ),
     "memory/peak_rss_mib": MetricInfo("largest resident memory of the process so far", "MiB"),
+    "memory/peak_cuda_mib": MetricInfo("most memory of the GPU that tensors held so far", "MiB", "there is a GPU"),
 }
 """Every metric's name, meaning and unit; a name ending in ``*`` stands for a family."""
 

@@ -37,7 +37,7 @@ def step_metrics(
         **_policy_metrics(report),
         **_mismatch_metrics(report.sums, corrected=report.is_corrected),
         **_reference_metrics(report),
-        **_weight_metrics(report.targets, report.scores),
+        **_weight_metrics(report.targets, report.scores, _scored(report)),
         "weights/effective_temperature": weighting.q_temperature * (report.values.tau + report.values.beta),
         "controller/tau": report.values.tau,
         "controller/beta": report.values.beta,
@@ -49,6 +49,8 @@ def step_metrics(
         "scoring/forward_passes": sum(counters.forward_passes for counters in scoring),
         "scoring/fed_tokens": sum(counters.fed_tokens for counters in scoring),
         "scoring/scored_tokens": sum(counters.scored_tokens for counters in scoring),
+        **_padding_metrics(scoring),
+        "scoring/skipped_sequences": float((~_scored(report)).sum() * report.experience.group_size),
         "data/epoch": report.experience.epoch,
         "data/step_in_epoch": report.experience.step_in_epoch,
     }
@@ -79,17 +81,23 @@ def add_running(state: TrainingLoopState, name: str, value: float) -> None:
     state.metric_counts[name] = state.metric_counts.get(name, 0) + 1
 
 
-def machine_metrics(phases: Mapping[str, float], total: float, num_tokens: int) -> dict[str, float]:
-    """Time of each phase, of the step and of what no phase claims; tokens a second; peak memory."""
+def machine_metrics(phases: Mapping[str, float], total: float) -> dict[str, float]:
+    """Time of each phase, of the step and of what no phase claims; peak memory."""
     # ru_maxrss is in KiB on Linux and in bytes on macOS
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
     return {
         **{f"time/{name}_seconds": seconds for name, seconds in phases.items()},
         "time/other_seconds": max(total - sum(phases.values()), 0.0),
         "time/step_seconds": total,
-        "throughput/tokens_per_second": num_tokens / total if total > 0 else 0.0,
         "memory/peak_rss_mib": peak,
+        **_gpu_memory(),
     }
+
+
+def _gpu_memory() -> dict[str, float]:
+    if not torch.cuda.is_available():
+        return {}
+    return {"memory/peak_cuda_mib": torch.cuda.max_memory_allocated() / 1024**2}
 
 
 def completion_records(report: StepReport) -> list[dict[str, Any]]:
@@ -122,6 +130,16 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
             }
         )
     return records
+
+
+def _padding_metrics(scoring: Sequence[ScoringCounters]) -> dict[str, float]:
+    real = sum(counters.real_tokens for counters in scoring)
+    return {"scoring/padding_ratio": sum(counters.fed_tokens for counters in scoring) / real} if real else {}
+
+
+def _scored(report: StepReport) -> torch.Tensor:
+    """[P] groups of the step that were run through the model."""
+    return torch.ones(len(report.groups), dtype=torch.bool) if report.scored is None else report.scored
 
 
 def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
@@ -267,22 +285,23 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _reference_metrics(report: StepReport) -> dict[str, float]:
-    reference = report.experience.reference
-    if reference is None:
+    reference, experience = report.experience.reference, report.experience
+    if reference is None or not bool(experience.scored.any()):
         return {}
+    rows = experience.scored.repeat_interleave(experience.group_size).to(reference.ref_logp_sum.device)
+    tokens = reference.ref_tok_counts[rows].sum().clamp(min=1)
     return {
         "reference/logp_mean": reference.ref_logp_mean,
-        "reference/token_logp_mean": float(
-            reference.ref_logp_sum_raw.sum() / reference.ref_tok_counts.sum().clamp(min=1)
-        ),
+        "reference/token_logp_mean": float(reference.ref_logp_sum_raw[rows].sum() / tokens),
         "reference/mean_length": reference.avg_completion_tokens,
-        "reference/score_mean": float(reference.ref_logp_sum.mean()),
+        "reference/score_mean": float(reference.ref_logp_sum[rows].mean()),
     }
 
 
-def _weight_metrics(targets: SequenceTargets, scores: torch.Tensor) -> dict[str, float]:
+def _weight_metrics(targets: SequenceTargets, scores: torch.Tensor, scored: torch.Tensor) -> dict[str, float]:
     part = targets.listwise_valid.any(dim=-1)
     metrics = {"weights/groups": float(part.sum())}
+    part = part & scored
     if not bool(part.any()):
         return metrics
     log_w, log_p = targets.log_weights[part], policy_group_log_probs(targets, scores)[part]

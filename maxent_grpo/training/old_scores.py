@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
-from maxent_grpo.training.scoring.batch import RowRange, plan_slices
+from maxent_grpo.training.scoring.batch import RowRange, select_groups
+from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import score_without_gradient
 from maxent_grpo.training.types.choices import BehaviorSource
 from maxent_grpo.training.types.rewards import ScoreBatch
@@ -62,12 +64,16 @@ def score_old(
     tokens: ScoreBatch,
     mask: Tensor,
     earlier: EarlierScores | None,
+    scored: Tensor | None = None,
 ) -> OldScores:
-    """The scores of the groups carried over, as they were taken, before those of the fresh rows, where these are needed."""
+    """The scores of the groups carried over, as they were taken, before those of the fresh rows, where these are needed.
+
+    ``scored`` [P] are the groups that will be trained; fresh rows of the others have 0.
+    """
     first, last = 0 if earlier is None else sum(len(logp) for logp in earlier.logp), tokens.total_sequences
     needed = needs_old_scores(ctx.scoring, ctx.optimization.schedule) and first < last
     fresh_logp, fresh_entropy = (
-        score_at_weights(ctx, resources, tokens, mask, RowRange(first, last)) if needed else (None, None)
+        score_at_weights(ctx, resources, tokens, mask, RowRange(first, last), scored) if needed else (None, None)
     )
     if earlier is None or first == 0:
         return OldScores(fresh_logp, fresh_entropy, None)
@@ -88,14 +94,48 @@ def _joined_entropy(earlier: EarlierScores, fresh: Tensor | None) -> Tensor | No
 
 
 def score_at_weights(
-    ctx: TrainingLoopContext, resources: StepResources, tokens: ScoreBatch, mask: Tensor, rows: RowRange
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    tokens: ScoreBatch,
+    mask: Tensor,
+    rows: RowRange,
+    scored: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs [n, T] and mean token entropies [n] of some rows under the policy as it is, without gradient."""
+    """Log-probs [n, T] and mean token entropies [n] of the rows of some groups under the policy as it is, without gradient.
+
+    Groups that are not among ``scored`` [P] are left out: theirs are 0.
+    """
     assert resources.scorer is not None
-    pieces = plan_slices(tokens, rows, ctx.scoring.batching.max_tokens)
-    logp, entropy = score_without_gradient(resources.scorer, ctx.runtime.model, tokens, pieces)
+    starts = torch.tensor(tokens.group_starts)
+    wanted = (starts >= rows.first) & (starts < rows.last)
+    if scored is not None:
+        wanted = wanted & scored
+    logp, entropy = score_groups(resources.scorer, ctx.runtime.model, tokens, wanted)
+    logp = logp[rows.slice]
     if entropy is None:
         return logp, None
-    mask = mask[rows.slice].to(entropy.device)
+    entropy, mask = entropy[rows.slice], mask[rows.slice].to(entropy.device)
     total = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=-1)
     return logp, total / mask.sum(dim=-1).clamp(min=1)
+
+
+def score_groups(
+    scorer: TokenScorer, model: PreTrainedModel, tokens: ScoreBatch, groups: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs and entropies [N, T] without gradient of the marked groups [P], 0 for the others."""
+    size = tokens.total_sequences // len(groups)
+    part = select_groups(tokens, groups, size)
+    if part.total_sequences == 0:
+        nothing = torch.zeros(tokens.completion_ids.shape, device=next(model.parameters()).device)
+        return nothing, None if scorer.entropy is None else nothing
+    logp, entropy = score_without_gradient(scorer, model, part, scorer.plan(part))
+    if part is tokens:
+        return logp, entropy
+    rows = groups.repeat_interleave(size).to(logp.device)
+
+    def spread(values: Tensor) -> Tensor:
+        everywhere = values.new_zeros((tokens.total_sequences, values.shape[1]))
+        everywhere[rows] = values
+        return everywhere
+
+    return spread(logp), None if entropy is None else spread(entropy)

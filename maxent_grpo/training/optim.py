@@ -9,11 +9,12 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import get_scheduler
 
 from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
 from maxent_grpo.distributed import any_rank
 from maxent_grpo.errors import ConfigError, NonFiniteError
+from maxent_grpo.objective.learning_rate import learning_rate_factor
+from maxent_grpo.training.master_weights import MasterAdamW, needs_master, trained_parameters
 from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
 
 
@@ -82,19 +83,22 @@ def build_optimizer(
 ) -> OptimizerHandles:
     """The optimiser and learning-rate schedule over the model's trainable parameters."""
     assert isinstance(config, AdamWConfig)
-    base = torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kind = MasterAdamW if any(map(needs_master, parameters)) else torch.optim.AdamW
+    base = kind(
+        parameters,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
-    scheduler = get_scheduler(
+    factor = learning_rate_factor(
         schedule.lr_scheduler_type,
-        optimizer=base,
-        num_warmup_steps=schedule.warmup_steps,
-        num_training_steps=schedule.total_training_steps,
+        warmup=schedule.warmup_steps,
+        total=schedule.total_training_steps,
+        peak=config.learning_rate,
     )
+    scheduler = LambdaLR(base, factor)
     prepared = accelerator.prepare(base)
     return OptimizerHandles(prepared, scheduler, base, config.learning_rate)
 
@@ -109,19 +113,25 @@ def set_learning_rate(handles: OptimizerHandles) -> None:
         group["lr"] = peak * factor(schedule.last_epoch)
 
 
-def backward(accelerator: Accelerator, loss: Tensor) -> None:
+def backward(optimization: OptimizationSettings, accelerator: Accelerator, loss: Tensor) -> None:
     """Back-propagate a share of the step's loss.
 
     Each share is divided by step-global counts already, so gradients add up over slices and processes. Data-parallel
     training averages them over processes, which multiplying by their number undoes. Accumulation is the caller's:
     the accelerator is built with gradient_accumulation_steps = 1.
     """
-    accelerator.backward(loss * accelerator.num_processes if accelerator.num_processes > 1 else loss)
+    accelerator.backward(shared_loss(accelerator, loss))
+    base = optimization.handles.base_optimizer
+    if isinstance(base, MasterAdamW):
+        base.collect()
 
 
-def apply_gradients(
-    optimization: OptimizationSettings, model: nn.Module, accelerator: Accelerator, *, step: int
-) -> Update:
+def shared_loss(accelerator: Accelerator, loss: Tensor) -> Tensor:
+    """What ``backward`` differentiates: the share, times the number of processes that the gradients are averaged over."""
+    return loss * accelerator.num_processes if accelerator.num_processes > 1 else loss
+
+
+def apply_gradients(optimization: OptimizationSettings, accelerator: Accelerator, *, step: int) -> Update:
     """Clip, check and apply the accumulated gradient, advance the schedule, clear the gradient.
 
     Raises:
@@ -130,7 +140,7 @@ def apply_gradients(
     handles, schedule = optimization.handles, optimization.schedule
     learning_rate = float(handles.base_optimizer.param_groups[0]["lr"])
     limit = schedule.max_grad_norm if schedule.max_grad_norm > 0 else math.inf
-    norm = float(_as_tensor(accelerator.clip_grad_norm_(model.parameters(), limit)))
+    norm = float(_as_tensor(accelerator.clip_grad_norm_(trained_parameters(handles.base_optimizer), limit)))
     if any_rank(accelerator, not math.isfinite(norm)):
         raise NonFiniteError(
             f"step {step}, process {accelerator.process_index}: gradient norm is {norm}; the optimiser step was not taken. "

@@ -76,6 +76,7 @@ def experience_to_tree(experience: Experience) -> dict[str, Any]:
         "earlier_versions": list(experience.earlier_versions),
         "old_logp": experience.old_logp,
         "old_known": experience.old_known,
+        "scored": experience.scored,
         "token_entropy_mean": experience.token_entropy_mean,
         "reference_logp": None if reference is None else reference.ref_token_logp,
     }

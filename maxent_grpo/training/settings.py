@@ -112,6 +112,7 @@ def scoring_settings(config: ScoringConfig, *, max_completion_len: int, referenc
             prompt_cache_size=batching.prompt_cache_size,
             share_prompts=batching.share_prompts,
             max_tokens=batching.max_tokens,
+            skip_zero_signal=batching.skip_zero_signal,
         ),
         reference_logprobs_source=reference,
         behavior_logprobs_source=BehaviorSource.sampler if source is BehaviorSource.vllm else source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
@@ -26,7 +28,8 @@ from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
-from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
+from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms, term_recipes
+from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -64,15 +67,17 @@ from maxent_grpo.training.prepared_rows import (
     style_identity,
     styled,
 )
+from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
 from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
 from maxent_grpo.training.sampling_engine import sampling_engine
 from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.head_probe import separate_head
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.reference import KeptReference
-from maxent_grpo.training.scoring.sharing import shares_prompts
+from maxent_grpo.training.scoring.sharing import prompt_sharing
 from maxent_grpo.training.settings import (
     entropy_mode,
     evaluation_settings,
@@ -80,6 +85,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
+from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError, ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
@@ -120,7 +126,8 @@ def run_from_config(
     handles = build_logging(config.logging, run_dir)
     handles.writers.extend(watchers)
     try:
-        return _run(config, handles, resume, until)
+        with ExitStack() as ending:
+            return _run(config, handles, resume, until, ending)
     except BaseException as error:
         logger.error("stopped: %s", error, exc_info=error)
         raise
@@ -128,7 +135,9 @@ def run_from_config(
         handles.close()
 
 
-def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None) -> RunResult:
+def _run(
+    config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None, ending: ExitStack
+) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
     accelerator = make_accelerator(config)
@@ -141,25 +150,28 @@ def _run(config: RootConfig, handles: LoggingHandles, resume: Resume | None, unt
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx = _context(config, accelerator, task, loaded, train, held_out, handles)
-    with sampling_engine(config, ctx.runtime, ctx.generation, handles) as make_generator:
-        resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
-        parts = _loop_parts(config, ctx, resources, train)
-        parts.until = until
-        install_meta(
-            config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
-            generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
-        )  # fmt: skip
-        register_state(ctx, parts, getattr(task, "fingerprint", ""))
-        if resume is not None:
-            restore(ctx, parts, resume)
-        elif config.controller.paths.resume_from is not None:
-            has_reference = ctx.runtime.reference_model is not None
-            take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
-        write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-        known = facts(config, accelerator, task, loaded, train, held_out)
-        write_data_facts(handles.run_dir, known["data"])
-        handles.write_note(startup_summary(config, known))
-        result = run_training(ctx, resources, parts)
+    if ctx.reward.workers is not None:
+        ending.callback(ctx.reward.workers.close)
+    make_generator = ending.enter_context(sampling_engine(config, ctx.runtime, ctx.generation, handles))
+    resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
+    parts = _loop_parts(config, ctx, resources, train)
+    parts.until = until
+    parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
+    install_meta(
+        config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
+        generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
+    )  # fmt: skip
+    register_state(ctx, parts, getattr(task, "fingerprint", ""))
+    if resume is not None:
+        restore(ctx, parts, resume)
+    elif config.controller.paths.resume_from is not None:
+        has_reference = ctx.runtime.reference_model is not None
+        take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
+    write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
+    known = facts(config, accelerator, task, loaded, train, held_out)
+    write_data_facts(handles.run_dir, known["data"])
+    handles.write_note(startup_summary(config, known))
+    result = run_training(ctx, resources, parts)
     if config.checkpoint.final_model and until is None:
         handles.flush()  # the model card is made from the record
         write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
@@ -280,7 +292,9 @@ def _resources(
         scoring.batching,
         entropy=entropy_mode(scoring),
         entropy_carries_gradient=scoring.entropy_coef > 0,
-        padded=not shares_prompts(ctx.runtime.model, scoring, ctx.logging.write_note),
+        padded=scoring.trl_reference_scoring,
+        sharing=prompt_sharing(ctx.runtime.model, scoring, ctx.logging.write_note),
+        head=separate_head(ctx.runtime.model, ctx.logging.write_note),
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()
@@ -294,7 +308,10 @@ def _resources(
         generator=make_generator(generation, config.seed, TRAIN),
         validation_ctx=build_validation(config.evaluation, lent) if ctx.evaluation.enabled else None,
         method=resolve_method(
-            scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+            scoring,
+            score_mode=scoring.weighting.score_mode,
+            max_completion_len=generation.max_completion_len,
+            moves_kl_beta=KL_BETA in config.controller.adapted(),
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
@@ -318,13 +335,17 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
         answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
-    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by)
+    workers = None
+    if reward.workers > 0:
+        grade = getattr(task, "sent_grader", None)
+        workers = RewardWorkers(reward.workers, term_recipes(reward.terms, calls, grade, settings))
+    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
 
 
 def _loop_parts(
     config: RootConfig, ctx: TrainingLoopContext, resources: StepResources, train: RenderedRows
 ) -> LoopParts:
-    clock = PhaseClock()
+    clock = PhaseClock(torch.cuda.synchronize if ctx.runtime.device.type == "cuda" else None)
 
     def rebuild(
         batch: GenerationBatch, graded: GradedRollout, portions: list[RowRange], tree: Mapping[str, Any]
@@ -346,6 +367,11 @@ def _loop_parts(
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),
         rows=train.by_id(),
+        profiler=StepProfiler(
+            ctx.logging.run_dir,
+            config.run.profile_steps if config.run.profile and ctx.runtime.accelerator.is_main_process else [],
+            clock,
+        ),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,

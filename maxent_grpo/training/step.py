@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
@@ -17,18 +17,21 @@ from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller, InformativeGroups, StepMeasurement
 from maxent_grpo.training.control.measure import gathered, step_measurement
 from maxent_grpo.training.diagnostics import StepSums
-from maxent_grpo.training.experience import Experience, loader_ranges
+from maxent_grpo.training.experience import Experience
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.loss import SliceTargets, compute_loss
+from maxent_grpo.training.idle_passes import complete_gradient, most_slices
+from maxent_grpo.training.loss import SliceTargets
 from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
-from maxent_grpo.training.scoring.batch import RowRange, plan_slices, whole_groups
+from maxent_grpo.training.scored_rows import FirstLook, ScoredRows, first_look, scored_rows
+from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs
-from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores, prefetched
-from maxent_grpo.training.scoring.reference import score_without_gradient
+from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
+from maxent_grpo.training.slice_loss import SliceLoss, behaviour_logp, trainer_logp
 from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.token_selection import TokenChoice, choose_tokens, step_tokens
+from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
 from maxent_grpo.training.types.runtime import ScoringSettings, StepResources, TrainingLoopContext
 from maxent_grpo.training.types.weighting import ControllerValues
@@ -53,6 +56,10 @@ class StepReport:
     """Share of the trained tokens that the method's selection picked out; None without one."""
     is_corrected: bool = False
     """Whether the policy term was weighted by the mismatch between sampler and trainer."""
+    work: Work = field(default_factory=Work)
+    """What the slices that were trained needed."""
+    scored: Tensor | None = None
+    """[P] groups that were run through the model; None is all of them."""
 
 
 def train_step(
@@ -75,9 +82,9 @@ def train_step(
     then one gradient step on the loss that the method's axes choose; ``training.loss`` writes it out.
     """
     accelerator, scoring = ctx.runtime.accelerator, ctx.scoring
-    method, rows = _method(resources), experience.rows(groups)
-    pieces = _pieces(ctx, experience, groups)
-    counts = _global_counts(ctx, experience, groups, len(pieces))  # the denominators
+    method, scorer = _method(resources), _scorer(resources)
+    rows = scored_rows(experience, groups, scorer, grad_accum_steps=ctx.optimization.schedule.grad_accum_steps)
+    counts = _global_counts(ctx, experience, groups, len(rows.pieces))  # the denominators
     evidence = group_evidence(
         experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
         experience.behaviour_scores, experience.counted,
@@ -88,123 +95,68 @@ def train_step(
     targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft).groups(
         groups.first, groups.last
     )  # A_i, w_i
+    trained = rows.targets(targets)
     with clock.phase("policy"):
-        chosen = _choose(
-            ctx, resources, experience, groups, pieces, targets, step
-        )  # tokens, by statistics of the whole step
+        look = first_look(rows, scorer, ctx.runtime.model, method)
+        chosen = _choose(ctx, resources, rows, trained, look, step)  # tokens, by statistics of the whole step
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)
 
+    most = most_slices(accelerator, len(rows.pieces))
     losses: list[LossOutputs] = []
-    sums, row_scores = StepSums(), torch.zeros(len(rows), dtype=torch.float64)
-    for piece, chunks, whole in _slices(ctx, resources, experience, groups, pieces, row_scores):
+    sums, row_scores = StepSums(), _known_scores(rows, look, scoring)
+    share = SliceLoss(method, scoring, rows, trained, look, row_scores, values, counts, chosen)
+    for piece, chunks in clock.waiting("policy", _slices(ctx, scorer, rows)):
         with clock.phase("policy"):
-            raw = _score(resources, ctx, chunks, experience)  # log pi_theta(y_i | x)
-            scores = sequence_scores(raw, experience, piece, ctx, resources)
-            here = slice(piece.first - rows.first, piece.last - rows.first)
-            if whole or method.listwise_scale == 0:
-                row_scores[here] = _row_scores(scores, scoring)
-            row_targets = _slice_targets(method, targets, row_scores, here, experience, piece, raw.logp, chosen)
-            loss = compute_loss(
-                scores, row_targets, method, scoring.weighting,
-                score_mode=scoring.weighting.score_mode, kl_beta=values.kl_beta, counts=counts,
-            )  # fmt: skip
+            slopes = share.foreseen(piece, len(chunks), scorer, ctx.runtime)
+            raw = scorer.score(ctx.runtime.model, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
+            scores, row_targets, loss = share(raw, piece)
             check_finite_loss(loss.loss, accelerator, step=step)
         with clock.phase("backward"):
-            backward(accelerator, loss.loss)
+            backward(ctx.optimization, accelerator, loss.loss)
         losses.append(loss)
-        _measure(sums, scores, row_targets, experience, piece, scoring, method, step - 1 == experience.policy_version)
+        fresh = step - 1 == experience.policy_version
+        with clock.phase("measure"):
+            _measure(sums, scores, row_targets, rows, piece, scoring, method, fresh)
+    with clock.phase("policy"):
+        complete_gradient(ctx, scorer, experience.tokens, len(rows.pieces), most, step=step)
 
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
-        update = apply_gradients(ctx.optimization, ctx.runtime.model, accelerator, step=step)
-    sums = sums.merged(accelerator)
-    scores_by_group = row_scores.view(-1, experience.group_size)
-    controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
+        update = apply_gradients(ctx.optimization, accelerator, step=step)
+    with clock.phase("measure"):
+        sums = sums.merged(accelerator)
+        controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step
     apply_meta_gradients(ctx, step, clock)
     return StepReport(
-        experience, groups, targets, scores_by_group, losses, sums, counts, values, update, controller.metrics(),
+        experience, groups, targets, rows.spread(row_scores), losses, sums, counts, values, update, controller.metrics(),
         None if chosen is None else chosen.selected, method.mismatch is not None,
+        rows.work(), rows.groups,
     )  # fmt: skip
-
-
-def sequence_scores(
-    raw: TokenScores, experience: Experience, piece: RowRange, ctx: TrainingLoopContext, resources: StepResources
-) -> SequenceScores:
-    """The slice's log-probs beside those of the behaviour policy, and their sums over trained tokens."""
-    mask = experience.mask[piece.slice].to(raw.logp.device)
-    old = _behaviour_logp(raw.logp, experience, piece, _method(resources))
-    current_sum, old_sum = sequence_sum(raw.logp, mask), sequence_sum(old, mask)
-    return SequenceScores(
-        cur_logp_sum=current_sum,
-        behavior_logp_sum=old_sum,
-        log_ratio_train=(current_sum - old_sum).detach(),
-        denom_tok_tensor=mask.sum(dim=-1).clamp(min=1),
-        pooled_hidden=raw.pooled_hidden,
-        policy_entropy_sum=None if raw.entropy is None else sequence_sum(raw.entropy, mask),
-        token_logp=raw.logp,
-        token_mask=mask,
-        old_token_logp=old,
-        token_entropy=raw.entropy,
-    )
-
-
-def _behaviour_logp(logp: Tensor, experience: Experience, rows: RowRange, method: Method) -> Tensor:
-    """[n, T] log-probs under the behaviour policy, beside those of the current one."""
-    old = _trainer_logp(logp, experience, rows)
-    if method.ratio_from_sampler:
-        known = experience.sampled_known[rows.slice].to(logp.device)
-        # a token that came without a log-prob counts as on-policy: its ratio is 1
-        old = torch.where(known, experience.sampled_logp[rows.slice].to(logp.device, logp.dtype), old)
-    return old
-
-
-def _trainer_logp(logp: Tensor, experience: Experience, rows: RowRange) -> Tensor:
-    """[n, T] the trainer's log-probs at the weights that sampled, beside the current ones."""
-    current = logp.detach()  # exactly on-policy unless something else is known
-    if experience.old_logp is None:
-        return current
-    old = experience.old_logp[rows.slice].to(logp.device)
-    if experience.old_known is None:
-        return old
-    return torch.where(experience.old_rows(rows).unsqueeze(-1).to(logp.device), old.to(current), current)
 
 
 def _choose(
     ctx: TrainingLoopContext,
     resources: StepResources,
-    experience: Experience,
-    groups: RowRange,
-    pieces: list[RowRange],
+    rows: ScoredRows,
     targets: SequenceTargets,
+    look: FirstLook | None,
     step: int,
 ) -> TokenChoice | None:
-    """The tokens that train, from one pass over the whole step before the first backward; None where all do."""
-    method, rows = _method(resources), experience.rows(groups)
+    """The tokens that train, from scores of the whole step before the first backward; None where all do."""
+    method = _method(resources)
     if method.selection is None:
         return None
-    logp, entropy = score_without_gradient(_scorer(resources), ctx.runtime.model, experience.tokens, pieces)
-    records = experience.batch.records[groups.first : groups.last]
-    names = [(group[0].row_id, sample) for group in records for sample in range(len(group))]
-    mask = experience.mask[rows.slice]
+    logp = rows.mask.new_zeros(rows.mask.shape, dtype=torch.float32) if look is None else look.logp
     tokens = step_tokens(
         logp,
-        _behaviour_logp(logp, experience, rows, method),
+        behaviour_logp(logp, rows, RowRange(0, len(rows)), method),
         targets.advantages.flatten().to(logp),
-        entropy,
-        batch_uniforms(resources.seed, "token_selection", step, names, mask.shape[1]),
-        mask,
+        None if look is None else look.entropy,
+        batch_uniforms(resources.seed, "token_selection", step, rows.names, rows.mask.shape[1]),
+        rows.mask,
     )
-    return choose_tokens(ctx.runtime.accelerator, method, ctx.scoring.clipping, tokens, mask)
-
-
-def _pieces(ctx: TrainingLoopContext, experience: Experience, groups: RowRange) -> list[RowRange]:
-    """The slices of a step: its loader batches, each cut by rows or tokens."""
-    return [
-        piece
-        for part in loader_ranges(groups, ctx.optimization.schedule.grad_accum_steps)
-        for piece in plan_slices(experience.tokens, experience.rows(part), ctx.scoring.batching.max_tokens)
-    ]
+    return choose_tokens(ctx.runtime.accelerator, method, ctx.scoring.clipping, tokens, rows.mask)
 
 
 def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: RowRange, num_slices: int) -> StepCounts:
@@ -218,96 +170,31 @@ def _global_counts(ctx: TrainingLoopContext, experience: Experience, groups: Row
     return StepCounts(*global_sum(ctx.runtime.accelerator, local))
 
 
+def _known_scores(rows: ScoredRows, look: FirstLook | None, scoring: ScoringSettings) -> Tensor:
+    """[n] scores of the rows that were looked at before, 0 for the others."""
+    if look is None:
+        return torch.zeros(len(rows), dtype=torch.float64)
+    weighting, mask = scoring.weighting, rows.mask.to(look.logp.device)
+    summed, lengths = sequence_sum(look.logp, mask), mask.sum(dim=-1)
+    return group_scores(summed, lengths, weighting, weighting.score_mode, 1).flatten()
+
+
 def _slices(
-    ctx: TrainingLoopContext,
-    resources: StepResources,
-    experience: Experience,
-    groups: RowRange,
-    pieces: list[RowRange],
-    row_scores: Tensor,
-) -> Iterator[tuple[RowRange, list[ModelInputs], bool]]:
-    """Each slice with its forward passes, and whether slices hold whole groups.
-
-    When they do not, the scores of all rows are taken first without gradient: the listwise coefficient of a row depends
-    on its whole group.
-    """
-    scorer, model = _scorer(resources), ctx.runtime.model
-    whole = whole_groups(pieces, experience.group_size)
-    if not whole and _method(resources).listwise_scale > 0:
-        logp, _ = score_without_gradient(scorer, model, experience.tokens, pieces)
-        rows = experience.rows(groups)
-        mask = experience.mask[rows.slice].to(logp.device)
-        lengths = mask.sum(dim=-1)
-        weighting = ctx.scoring.weighting
-        row_scores.copy_(group_scores(sequence_sum(logp, mask), lengths, weighting, weighting.score_mode, 1).flatten())
-    dtype = next(model.parameters()).dtype
+    ctx: TrainingLoopContext, scorer: TokenScorer, rows: ScoredRows
+) -> Iterator[tuple[RowRange, list[ModelInputs]]]:
+    """Each slice with its forward passes."""
+    dtype = next(ctx.runtime.model.parameters()).dtype
     assembled = prefetched(
-        pieces, lambda piece: scorer.assemble(experience.tokens, piece, dtype), ctx.scoring.batching.slice_prefetch
+        rows.pieces, lambda piece: scorer.assemble(rows.tokens, piece, dtype), ctx.scoring.batching.slice_prefetch
     )
-    for piece, chunks in zip(pieces, assembled, strict=True):
-        yield piece, chunks, whole
-
-
-def _score(
-    resources: StepResources, ctx: TrainingLoopContext, chunks: list[ModelInputs], experience: Experience
-) -> TokenScores:
-    return _scorer(resources).score(ctx.runtime.model, chunks, experience.tokens.completion_ids.shape[1])
-
-
-def _row_scores(scores: SequenceScores, scoring: ScoringSettings) -> Tensor:
-    assert scores.token_mask is not None
-    lengths = scores.token_mask.sum(dim=-1)
-    return group_scores(scores.cur_logp_sum, lengths, scoring.weighting, scoring.weighting.score_mode, 1).flatten()
-
-
-def _slice_targets(
-    method: Method,
-    targets: SequenceTargets,
-    row_scores: Tensor,
-    here: slice,
-    experience: Experience,
-    piece: RowRange,
-    like: Tensor,
-    chosen: TokenChoice | None,
-) -> SliceTargets:
-    """The rows of the targets that a slice trains, of the device and type of its log-probs."""
-    size = targets.group_size
-    first, last = here.start // size, -(-here.stop // size)
-    inside = slice(here.start - first * size, here.stop - first * size)
-    groups = targets.groups(first, last)
-    term = method.group_loss(groups, row_scores.view(-1, size)[first:last])
-    part = groups.listwise_valid
-    num_part = part.sum(dim=-1, keepdim=True).to(groups.advantages.dtype)
-    baseline = torch.where(part, 1.0 / num_part.clamp(min=1), torch.zeros_like(groups.advantages))
-    reference = None if experience.reference is None else experience.reference.ref_token_logp
-    known = experience.sampled_known[piece.slice].to(like.device)
-    # a token that came without a log-prob is corrected by nothing: its mismatch is 0
-    trainer = _trainer_logp(like, experience, piece).to(like)
-
-    def rows(values: Tensor) -> Tensor:
-        return values.flatten()[inside].to(like)
-
-    def tokens(mask: Tensor | None) -> Tensor | None:
-        return None if mask is None else mask[here].to(like.device)
-
-    return SliceTargets(
-        advantages=rows(groups.advantages),
-        reference_logp=None if reference is None else reference[piece.slice].to(like),
-        sampled_logp=torch.where(known, experience.sampled_logp[piece.slice].to(like), trainer),
-        listwise_value=rows((term.value / size).unsqueeze(-1).expand(-1, size)),
-        listwise_coefficient=rows(term.coefficient),
-        weights=rows(torch.where(part, groups.log_weights.exp(), torch.zeros_like(baseline))),
-        weight_baseline=rows(baseline),
-        trained_tokens=tokens(chosen.trained if chosen else None),
-        held_tokens=tokens(chosen.held if chosen else None),
-    )
+    yield from zip(rows.pieces, assembled, strict=True)
 
 
 def _measure(
     sums: StepSums,
     scores: SequenceScores,
     targets: SliceTargets,
-    experience: Experience,
+    rows: ScoredRows,
     piece: RowRange,
     scoring: ScoringSettings,
     method: Method,
@@ -324,11 +211,11 @@ def _measure(
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
         sums.add_kl(logp, targets.reference_logp, mask)
-    trainer = _trainer_logp(logp, experience, piece)
-    known = experience.sampled_known[piece.slice].to(logp.device) & mask
+    trainer = trainer_logp(logp, rows, piece)
+    known = rows.sampled_known[piece.slice].to(logp.device) & mask
     if not at_rollout_weights:
         # elsewhere the sampler's log-probs would be compared with those of other weights
-        known = known & experience.old_rows(piece).unsqueeze(-1).to(logp.device)
+        known = known & rows.old_known[piece.slice].unsqueeze(-1).to(logp.device)
     sampled = targets.sampled_logp if targets.sampled_logp is not None else trainer
     raw = method.raw_mismatch(trainer, sampled, mask)
     sums.add_gap(trainer, sampled, known, mask)

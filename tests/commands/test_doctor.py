@@ -47,7 +47,10 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.Com
         name: subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, cwd=folder)
         for name, arguments in {"text": [], "json": ["--json"]}.items()
     }
-    assert [path.name for path in folder.iterdir()] == ["netrc"]
+    left = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert left == ["netrc", "outputs/.cache/matmul_peaks.json"]
+    peaks = json.loads((folder / left[1]).read_text())
+    assert [name.split(", ")[-2] for name in peaks] == ["float32", "bfloat16"], "what a run compares its own speed with"
     return done
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.imports import HEAVY, imported
 
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import groups, options
@@ -88,8 +89,12 @@ def test_info_prints_how_the_settings_were_put_together() -> None:
 
 
 def test_help_lists_every_group_option_and_preset() -> None:
-    done = train("--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, "-X", "importtime", str(REPOSITORY / "train.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "omegaconf" in imported(done.stderr)
+    assert HEAVY.isdisjoint(imported(done.stderr))
+    assert done.returncode == 0
+    assert all(line.startswith("import time:") for line in done.stderr.splitlines())
     lines = done.stdout.splitlines()
     assert set(groups()) <= set(lines)
     for _, name, node in OPTIONS:

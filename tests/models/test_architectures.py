@@ -16,14 +16,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from maxent_grpo.config.model import HfModelConfig
+from maxent_grpo.models.attention import LAID_OUT, takes_layouts
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import run_training
-from maxent_grpo.training.scoring import policy
+from maxent_grpo.training.scoring import attention_parts, policy
 from maxent_grpo.training.scoring.batch import RowRange, build_score_batch
+from maxent_grpo.training.scoring.packing import Sharing
 from maxent_grpo.training.scoring.policy import TokenScorer, TokenScores
-from maxent_grpo.training.scoring.sharing import sharing_problem
+from maxent_grpo.training.scoring.shared_attention import SharedPrompts
+from maxent_grpo.training.scoring.sharing import layout_problem, sharing_problem
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, ScoreBatch
 from maxent_grpo.training.types.runtime import BatchingSettings
@@ -100,13 +103,19 @@ def test_two_steps_move_every_weight_and_a_resumed_run_moves_them_alike(trained:
     assert [name for name in after if not torch.equal(resumed[name], after[name])] == []
 
 
-def test_packed_and_padded_rows_give_the_same_log_probs_and_gradients(trained: Trained) -> None:
+@pytest.mark.parametrize("whole", [0, attention_parts.WHOLE])
+def test_packed_and_padded_rows_give_the_same_log_probs_and_gradients(
+    trained: Trained, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_parts, "WHOLE", whole)
     batch = batch_of(trained.tokenizer)
-    assert not trained.scorer.padded
+    taken = Sharing.masks if trained.kind == "gemma2" else Sharing.layout  # gemma2's capping needs attention=eager
+    assert (trained.scorer.sharing, trained.scorer.padded) == (taken, False)
     packed, packed_gradient = gradients(trained.model, trained.scorer, batch)
-    padded, padded_gradient = gradients(trained.model, replace(trained.scorer, padded=True), batch)
-    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=0)
-    torch.testing.assert_close(packed_gradient, padded_gradient, atol=1e-4, rtol=0)
+    for other in ({"padded": True}, {"sharing": Sharing.none}, {"sharing": Sharing.masks}):
+        logp, gradient = gradients(trained.model, replace(trained.scorer, **other), batch)
+        torch.testing.assert_close(logp, packed, atol=1e-5, rtol=0)
+        torch.testing.assert_close(gradient, packed_gradient, atol=1e-4, rtol=0)
     direct = [alone(trained.model, prompt, ids) for prompt, ids in rows_of(batch)]
     torch.testing.assert_close(packed[batch.completion_attention_mask], torch.cat(direct), atol=1e-5, rtol=0)
 
@@ -179,8 +188,10 @@ def test_checkpointing_and_the_attention_implementation_change_nothing(trained: 
     torch.testing.assert_close(recomputed, plain, atol=1e-6, rtol=0)
     if trained.kind != "gemma2":  # sdpa leaves out its capping, and is refused
         model.set_attn_implementation("eager")
-        eager, gradient = gradients(model, trained.scorer, batch)
-        model.set_attn_implementation("sdpa")
+        with pytest.raises(ValueError, match="takes no layout"):
+            gradients(model, trained.scorer, batch)
+        eager, gradient = gradients(model, replace(trained.scorer, sharing=Sharing.masks), batch)
+        model.set_attn_implementation(LAID_OUT)
         torch.testing.assert_close(eager, logp, atol=1e-5, rtol=0)
         torch.testing.assert_close(gradient, plain, atol=1e-4, rtol=0)
 
@@ -196,6 +207,22 @@ def test_a_window_left_out_of_a_mask_is_noticed_before_training(
     else:
         assert "gives other log-probabilities behind a shared prompt (by " in found
         assert trained.model.config.sliding_window == ARCHITECTURES[trained.kind].window
+
+
+def test_a_window_left_out_of_a_layout_is_noticed_before_training(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not takes_layouts(trained.model):
+        assert layout_problem(trained.model) == "attention eager takes no layout; sdpa does"
+        return
+    windows = [getattr(module, "sliding_window", None) for module in trained.model.modules()]
+    assert layout_problem(trained.model) == ""
+    attend = SharedPrompts.attend
+    monkeypatch.setattr(SharedPrompts, "attend", lambda *given, window, **how: attend(*given, window=None, **how))
+    found = layout_problem(trained.model)
+    assert bool(found) == (ARCHITECTURES[trained.kind].window is not None)
+    assert not found or "gives other log-probabilities behind a shared prompt (by " in found
+    assert [getattr(module, "sliding_window", None) for module in trained.model.modules()] == windows
 
 
 def test_the_documentation_lists_every_architecture_here_and_every_setting() -> None:

@@ -14,7 +14,7 @@ from support.properties import quick
 from torch import Tensor
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from maxent_grpo.objective.sampling import draw_tokens, penalised_logits, sampled_logits
+from maxent_grpo.objective.sampling import BLOCK_TOKENS, draw_tokens, penalised_logits, sampled_logits
 
 
 def random_logits(seed: int, rows: int = 3, vocab: int = 11, spread: float = 2.0) -> Tensor:
@@ -215,7 +215,7 @@ def test_a_repetition_penalty_must_be_positive() -> None:
 
 def draw(probs: list[float], uniforms: list[float], dtype: torch.dtype = torch.float64) -> list[int]:
     rows = torch.tensor([probs] * len(uniforms), dtype=dtype).log()
-    return draw_tokens(rows, torch.tensor(uniforms, dtype=torch.float64)).tolist()
+    return draw_tokens(rows, torch.tensor(uniforms, dtype=torch.float64))[0].tolist()
 
 
 def test_a_draw_inverts_the_cumulative_distribution() -> None:
@@ -227,7 +227,7 @@ def test_the_share_of_each_token_is_its_probability() -> None:
     probs = torch.softmax(random_logits(8, rows=1)[0], dim=-1)
     num = 20_000
     uniforms = (torch.arange(num, dtype=torch.float64) + 0.5) / num
-    tokens = draw_tokens(probs.log().expand(num, -1), uniforms)
+    tokens, _ = draw_tokens(probs.log().expand(num, -1), uniforms)
     shares = torch.bincount(tokens, minlength=11).double() / num
     assert (shares - probs).abs().max() <= 1.0 / num
 
@@ -243,7 +243,7 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
 def test_probabilities_that_do_not_sum_to_one_cannot_push_a_draw_past_the_end(dtype: torch.dtype) -> None:
     logp = torch.log_softmax(random_logits(9, rows=64, vocab=301), dim=-1).to(dtype)
     logp[:, 200:] = -math.inf
-    tokens = draw_tokens(logp, torch.full((64,), math.nextafter(1.0, 0.0), dtype=torch.float64))
+    tokens, _ = draw_tokens(logp, torch.full((64,), math.nextafter(1.0, 0.0), dtype=torch.float64))
     assert tokens.tolist() == [199] * 64
 
 
@@ -256,8 +256,69 @@ def test_a_draw_resolves_probabilities_below_single_precision() -> None:
 @given(seed=st.integers(0, 10_000), uniform=st.floats(0.0, 1.0, exclude_max=True), top_k=st.integers(1, 11))
 def test_a_drawn_token_brackets_its_uniform_number(seed: int, uniform: float, top_k: int) -> None:
     logp = torch.log_softmax(sampled_logits(random_logits(seed), temperature=1.0, top_k=top_k), dim=-1)
-    tokens = draw_tokens(logp, torch.full((3,), uniform, dtype=torch.float64))
+    tokens, _ = draw_tokens(logp, torch.full((3,), uniform, dtype=torch.float64))
     for row, token in zip(logp.exp(), tokens.tolist(), strict=True):
         below = math.fsum(row[:token].tolist())
         assert row[token] > 0
         assert below - 1e-12 <= uniform <= below + float(row[token]) + 1e-12
+
+
+def plain_inversion(logits: Tensor, uniforms: Tensor) -> list[set[int]]:
+    """For each row the tokens that one exact sum over all of them allows, two where the target is next to a boundary."""
+    allowed = []
+    for row, uniform in zip(logits.tolist(), uniforms.tolist(), strict=True):
+        best = max(row)
+        weights = [math.exp(value - best) for value in row]
+        possible = [index for index, weight in enumerate(weights) if weight > 0]
+        total, sums, below = math.fsum(weights), [], 0.0
+        for index in possible:
+            below += weights[index]
+            sums.append(below)
+        near = {
+            next((i for i, upto in zip(possible, sums, strict=True) if upto > uniform * total + off), possible[-1])
+            for off in (-1e-12 * total, 1e-12 * total)
+        }
+        allowed.append(near)
+    return allowed
+
+
+def adversarial_rows(vocab: int, seed: int) -> Tensor:
+    """Flat, peaked at either end, with holes, with whole blocks missing, with one token left, shifted far up and down."""
+    rows = random_logits(seed, rows=10, vocab=vocab)
+    rows[0] = 0.0
+    rows[1, 0], rows[2, -1] = 40.0, 40.0
+    rows[3, ::2] = -math.inf
+    rows[4, : vocab // 2] = -math.inf
+    rows[5, vocab // 2 :] = -math.inf
+    rows[6, vocab // 4 : 3 * vocab // 4] = -math.inf
+    rows[7, torch.arange(vocab) != seed % vocab] = -math.inf
+    rows[8] += 1e4
+    rows[9] -= 1e4
+    return rows
+
+
+@quick
+@given(
+    seed=st.integers(0, 10_000),
+    vocab=st.sampled_from([1, 2, BLOCK_TOKENS, 2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS + 1, 1024, 1300]),
+    uniform=st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_a_draw_over_blocks_is_that_of_one_sum_over_all_tokens(seed: int, vocab: int, uniform: float) -> None:
+    logits = adversarial_rows(vocab, seed) if vocab > 2 else random_logits(seed, rows=10, vocab=vocab)
+    uniforms = torch.full((10,), uniform, dtype=torch.float64)
+    tokens, logp = draw_tokens(logits, uniforms)
+    for token, near in zip(tokens.tolist(), plain_inversion(logits, uniforms), strict=True):
+        assert token in near
+    expected = torch.log_softmax(logits, dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(logp, expected, atol=1e-11, rtol=0)
+
+
+def test_a_draw_next_to_the_borders_of_blocks_stays_in_the_support() -> None:
+    vocab = 5 * BLOCK_TOKENS + 7
+    probs = torch.zeros(vocab, dtype=torch.float64)
+    probs[[BLOCK_TOKENS - 1, BLOCK_TOKENS, 3 * BLOCK_TOKENS, vocab - 2]] = 0.25
+    uniforms = [0.0, 0.25, 0.5, 0.75]
+    uniforms += [math.nextafter(value, 0.0) for value in [*uniforms[1:], 1.0]]
+    places = [BLOCK_TOKENS - 1, BLOCK_TOKENS, 3 * BLOCK_TOKENS, vocab - 2]
+    assert draw(probs.tolist(), uniforms) == places + places
+    assert set(draw(probs.tolist(), uniforms, torch.float32)) == set(places)

@@ -1,6 +1,7 @@
 """Reward functions for tests, named in `reward.functions` as support.graders:<name>. All but the broken ones grade any text."""
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -106,3 +107,18 @@ def by_question(prompts: Sequence[Any], completions: Sequence[Any]) -> list[floa
         float(len(set(text)) / 4 if isinstance(text, str) else len(prompt) * (text[0]["content"][:1] == "R"))
         for prompt, text in zip(prompts, completions, strict=True)
     ]
+
+
+def place_in_the_batch(completions: Sequence[str]) -> list[float]:
+    """Where each completion stands, which a part of the batch does not tell."""
+    return [float(place) for place in range(len(completions))]
+
+
+def takes_a_minute(completions: Sequence[str]) -> list[float]:
+    time.sleep(60)
+    return half(completions)
+
+
+def ends_the_process(completions: Sequence[str]) -> list[float]:
+    """Rewards nothing, and takes the process that asks with it."""
+    os._exit(7)

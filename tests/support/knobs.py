@@ -56,6 +56,7 @@ HALF = (
 )
 EVAL = ("evaluation.enabled=true", "evaluation.num_samples=4", "evaluation.ks=[1]")
 SEEDS = (*EVAL, "evaluation.seed_eval.enabled=true", "data.num_eval=8")
+PROFILE = ("profile", "profile/step_2.json.gz", "profile/step_2.txt")
 BEST = (
     *EVAL,
     "evaluation.every_n_steps=1",
@@ -146,6 +147,7 @@ SCORING = (
     Knob("scoring.batching.slice_prefetch", 2, path("slices ahead"), ("scoring.batching.score_slice=4",)),
     Knob("scoring.batching.prompt_cache_size", 0, path("cache hits")),
     Knob("scoring.batching.share_prompts", False, path("fed_tokens")),
+    Knob("scoring.batching.skip_zero_signal", False, path("fed_tokens"), only_reward("mixed_on_half")),
     Knob("scoring.kl_beta", 0.5, trains),
     Knob("scoring.kl_estimator", "k1", trains, KL),
     Knob("scoring.entropy_coef", 0.1, trains),
@@ -275,6 +277,7 @@ REWARD = (
     Knob("reward.functions", {"spread": "support.graders:starts_with_red"}, trains),
     Knob("reward.styles", {"by_question": FunctionStyle.messages}, trains, FUNCTIONS),
     Knob("reward.time_limits", {"slow_on_red": 0.01}, trains, FUNCTIONS),
+    Knob("reward.workers", 1, path("shares rewarded elsewhere")),
     Knob("reward.normalize", "term", trains, SHAPED),
     Knob("reward.normalize_by", "batch", trains, SHAPED),
     Knob("reward.format.style", "boxed", trains, SHAPED),
@@ -327,6 +330,8 @@ RECORD = (
     *REWARD,
     Knob("run.device", "auto", computes_on_cpu),
     Knob("run.num_threads", 2, uses_threads),
+    Knob("run.profile", True, writes(*PROFILE), ("run.profile_steps=[2]",)),
+    Knob("run.profile_steps", [1, 2], writes(*PROFILE[1:]), ("run.profile=true", "run.profile_steps=[1]")),
     Knob("seed", 1, trains),
 )
 

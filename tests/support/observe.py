@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.tokenize import PromptCache
 from maxent_grpo.training.generation import local
 from maxent_grpo.training.scoring.policy import TokenScorer
@@ -51,7 +52,7 @@ class Seen:
         """Names in the run directory and its checkpoints."""
         return {
             str(path.relative_to(self.run_dir))
-            for pattern in ("*", "checkpoints/*")
+            for pattern in ("*", "checkpoints/*", "profile/*")
             for path in self.run_dir.glob(pattern)
         }
 
@@ -75,7 +76,8 @@ def _spied(owner: Any, name: str, note: Callable[..., None]) -> Any:
     original = getattr(owner, name)
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        note(*args, **kwargs)
+        if not torch.compiler.is_compiling():  # a count would be a guard of the graph, and each call another graph
+            note(*args, **kwargs)
         return original(*args, **kwargs)
 
     return patch.object(owner, name, spy)
@@ -97,6 +99,7 @@ def _counting() -> Iterator[Counter[str]]:
         for spy in (
             _spied(TokenScorer, "assemble", assembled),
             _spied(local, "decode", count("decodes")),
+            _spied(RewardWorkers, "start", count("shares rewarded elsewhere")),
             _spied(local.LocalGenerator, "__call__", count("sampler calls")),
             _spied(PromptCache, "__init__", lambda cache, *args: caches.append(cache)),
             _spied(LlamaMLP, "forward", count("layer passes")),

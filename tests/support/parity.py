@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from maxent_grpo.config.scoring import ScoringConfig
+from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.rewards.registry import RewardTerm
@@ -246,6 +247,7 @@ def _scorer(settings: ScoringSettings, temperature: float) -> TokenScorer:
         entropy=entropy_mode(settings),
         entropy_carries_gradient=settings.entropy_coef > 0,
         padded=settings.trl_reference_scoring,
+        head=HeadTransform(),
     )
 
 

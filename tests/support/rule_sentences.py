@@ -19,6 +19,22 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "leaves nothing of q; use scoring.weighting.q_epsilon below 0.0625"
         ],
     ),
+    ({"run.profile_steps": [0, 2]}, "grpo", ["run.profile_steps=[0,2]: steps are counted from 1"]),
+    (
+        {"run.profile": True, "run.profile_steps": []},
+        "grpo",
+        [
+            "run.profile=true with run.profile_steps=[] would profile nothing: name steps, such as run.profile_steps=[2,3]"
+        ],
+    ),
+    (
+        {"run.profile": True, "run.profile_steps": [2, 201]},
+        "grpo",
+        [
+            "run.profile=true with run.profile_steps=[2,201]: the run ends after optimization.total_training_steps=200; name "
+            "earlier steps"
+        ],
+    ),
     (
         {"scoring.advantage": "none"},
         "grpo",

@@ -137,7 +137,7 @@ def test_the_ratio_is_one_with_a_single_update_unless_the_sampler_stands_below()
 def test_the_worked_example_of_the_batch_arithmetic() -> None:
     config = config_with(
         optimization__prompts_per_step=8, optimization__minibatches=2, generation__num_generations=8,
-        scoring__batching__score_slice=16,
+        scoring__batching__score_slice=16, scoring__batching__max_tokens=0,
     )  # fmt: skip
     plan = batch_plan(config, num_train_prompts=100, num_processes=2)
     assert (plan.prompts_per_rollout, plan.steps_per_rollout) == (16, 2)
@@ -149,6 +149,7 @@ def test_sizes_that_do_not_divide_make_a_smaller_last_part() -> None:
     config = config_with(
         optimization__prompts_per_step=10, optimization__grad_accum_steps=4, generation__num_generations=4,
         optimization__total_training_steps=0, optimization__num_epochs=3, scoring__batching__score_slice=5,
+        scoring__batching__max_tokens=0,
     )  # fmt: skip
     plan = batch_plan(config, num_train_prompts=25)
     assert plan.loader_batches_per_step == 4, "3 + 3 + 3 + 1 prompts"
@@ -158,6 +159,8 @@ def test_sizes_that_do_not_divide_make_a_smaller_last_part() -> None:
 
 def test_a_token_budget_leaves_the_number_of_slices_open() -> None:
     assert batch_plan(config_with(scoring__batching__max_tokens=1024), 10).slices_per_step is None
+    assert batch_plan(config_with(scoring__batching__max_tokens=16 * (256 + 16 * 5)), 10).slices_per_step == 1
+    assert batch_plan(config_with(scoring__batching__max_tokens=16 * (256 + 16 * 5) - 1), 10).slices_per_step is None
 
 
 def test_the_loss_is_written_with_the_terms_that_are_on() -> None:
@@ -233,8 +236,7 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
             SAMPLER | {"scoring__advantage": AdvantageKind.none, "scoring__mismatch__mode": MismatchMode.token_mask},
             "scoring__mismatch__cap", 3.0, "only the advantage term is corrected",
         ),
-        ({"scoring__batching__max_tokens": 99}, "scoring__batching__score_slice", 16, "max_tokens=99 decides"),
-        ({}, "scoring__batching__slice_prefetch", 2, "a single slice"),
+        ({"scoring__batching__max_tokens": 0}, "scoring__batching__slice_prefetch", 2, "a single slice"),
         (
             {"scoring__trl_reference_scoring": True},
             "scoring__batching__share_prompts", False, "scoring.trl_reference_scoring=true pads every sequence",
@@ -253,6 +255,7 @@ NO_LISTWISE = {"scoring__weighting__listwise_coef": 0.0}
         ({}, "checkpoint__best_goal", MetricGoal.min, "checkpoint.best_metric is not set"),
         ({}, "checkpoint__early_stop_patience", 3, "checkpoint.best_metric is not set"),
         ({"logging__completions_every": 0}, "logging__completions_per_step", 8, "none is recorded"),
+        ({}, "run__profile_steps", [4], "run.profile is false"),
         ({"data__shuffle": False}, "data__order_seed", 3, "rows keep their order"),
         ({"model__warm_start__enabled": False}, "model__warm_start__steps", 10, "warm_start.enabled is false"),
     ],
@@ -285,6 +288,7 @@ def test_a_setting_without_effect_is_named_with_its_reason(
         (MOVING | {"optimization__minibatches": 2}, "scoring__allow_stale_reference_logprobs", True),
         (SAMPLER | {"scoring__mismatch__mode": MismatchMode.token_mask}, "scoring__mismatch__floor", 0.1),
         ({}, "scoring__batching__score_slice", 16),
+        ({}, "scoring__batching__slice_prefetch", 2),
         ({}, "scoring__batching__share_prompts", False),
         ({"scoring__batching__score_slice": 16}, "scoring__batching__slice_prefetch", 2),
         ({"optimization__total_training_steps": 0}, "optimization__num_epochs", 3),
@@ -316,7 +320,7 @@ def test_the_summary_tells_what_will_run() -> None:
         "sequences per step 256",
         "steps per epoch 219",
         "steps in all 200",
-        "slices per step 1",
+        "slices per step by token budget: max_tokens=768",
         "training prompts 3500",
         "held-out prompts 96",
         "dropped prompts 4",
@@ -330,7 +334,7 @@ def test_the_summary_tells_what_will_run() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_columns_of_a_section_are_aligned(method: type) -> None:
-    text = startup_summary(config_with(method), {"train_rows": 10, "eval_rows": 2})
+    text = startup_summary(config_with(method, scoring__batching__max_tokens=0), {"train_rows": 10, "eval_rows": 2})
     batch = text[text.index("batch") :].split("\n\n")[0].splitlines()[1:]
     assert len({len(line) for line in batch}) == 1
 

@@ -29,8 +29,8 @@ from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.training import samplers
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
-from maxent_grpo.training.credit import grade_rollout
-from maxent_grpo.training.experience import Experience, sample_prompts
+from maxent_grpo.training.credit import Grading
+from maxent_grpo.training.experience import Experience, sample_prompts, trainer_state
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import LoopParts, run_training
 from maxent_grpo.training.replay import first_difference, perform_replay, plan_replay
@@ -302,8 +302,9 @@ def test_a_prompt_that_is_never_answered_is_one_that_is_not_kept(tmp_path: Path)
 
 def test_groups_are_chosen_joined_and_stored_exactly(tmp_path: Path) -> None:
     def sampled(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> Groups:
-        batch, _ = sample_prompts(ctx, resources, next(iter(ctx.runtime.train_loader)))
-        return batch, grade_rollout(batch, parts.rows, ctx.reward)
+        grading = Grading(parts.rows, ctx.reward, trainer_state(ctx, 0, 0))
+        batch, _ = sample_prompts(ctx, resources, next(iter(ctx.runtime.train_loader)), grading)
+        return batch, grading.finish(batch)
 
     whole = inside_run(configured(tmp_path / "run", *DAPO, settings=reward("silent_on_green", "spread")), sampled)
     assert whole[1].abstentions > 0

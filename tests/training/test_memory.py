@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.runs import configured, inside_run
 from support.tiny import tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from maxent_grpo.models.attention import install_layouts
+from maxent_grpo.objective.fused_head import Slopes
+from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.training.forward import evaluation_mode
-from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode, prefill
+from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode
+from maxent_grpo.training.generation.prefix import prefill
+from maxent_grpo.training.loop import LoopParts, run_training
+from maxent_grpo.training.master_weights import MASTERS
 from maxent_grpo.training.memory import (
     HEAP_BLOCK,
     MIB,
     MemoryEstimate,
-    ModelShape,
     Part,
     Phase,
-    ScoringPath,
     draw_bytes,
     ends_saved,
-    head_forward,
-    head_saved,
     layer_saved,
     optimizer_phase,
     room_tokens,
@@ -34,11 +38,17 @@ from maxent_grpo.training.memory import (
     scoring_pass,
     training_phases,
 )
-from maxent_grpo.training.preview.sizes import model_shape
+from maxent_grpo.training.memory_head import head_forward, head_saved
+from maxent_grpo.training.memory_sizes import ModelShape, ScoringPath
+from maxent_grpo.training.preview.run import workload
+from maxent_grpo.training.preview.sight import look
+from maxent_grpo.training.preview.sizes import memory_estimate, model_shape
+from maxent_grpo.training.scoring import attention_parts
 from maxent_grpo.training.scoring.batch import RowRange
+from maxent_grpo.training.scoring.packing import Sharing
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
 from maxent_grpo.training.types.rewards import PromptCacheEntry, ScoreBatch
-from maxent_grpo.training.types.runtime import BatchingSettings
+from maxent_grpo.training.types.runtime import BatchingSettings, StepResources, TrainingLoopContext
 
 PROMPT, COMPLETION, GROUP, PROMPTS = 7, 5, 3, 2
 GQA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -59,7 +69,7 @@ def a_batch() -> ScoreBatch:
     )
 
 
-def a_scorer(path: ScoringPath, vocab: int) -> TokenScorer:
+def a_scorer(path: ScoringPath, vocab: int, sharing: Sharing = Sharing.layout) -> TokenScorer:
     allowed = torch.ones(vocab, dtype=torch.bool)
     allowed[1] = False
     batching = BatchingSettings(
@@ -72,10 +82,18 @@ def a_scorer(path: ScoringPath, vocab: int) -> TokenScorer:
         entropy="exact" if path.exact_entropy else None,
         entropy_carries_gradient=path.entropy_gradient,
         padded=False,
+        sharing=sharing,
+        head=HeadTransform() if path.separate_head else None,
     )
 
 
-def kept_by_autograd(model: Any, path: ScoringPath) -> int:
+def slopes_of(path: ScoringPath, batch: ScoreBatch) -> Slopes | None:
+    """Of the plain sum of all log-probs, and entropies where they carry gradient."""
+    ones = torch.ones(batch.completion_ids.shape)
+    return Slopes(ones, ones.clone() if path.entropy_gradient else None) if path.foreseen else None
+
+
+def kept_by_autograd(model: Any, path: ScoringPath, sharing: Sharing = Sharing.layout) -> int:
     """Bytes of the distinct storages that a scored slice keeps for the backward pass, weights left out."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     storages: dict[int, torch.UntypedStorage] = {}
@@ -86,32 +104,41 @@ def kept_by_autograd(model: Any, path: ScoringPath) -> int:
             storages[storage.data_ptr()] = storage  # held, so that no address is used twice
         return tensor
 
-    scorer, batch = a_scorer(path, model.config.vocab_size), a_batch()
+    if sharing is Sharing.layout:
+        install_layouts(model)
+    scorer, batch = a_scorer(path, model.config.vocab_size, sharing), a_batch()
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), next(model.parameters()).dtype)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        scorer.score(model, chunks, COMPLETION)
+        scorer.score(model, chunks, COMPLETION, slopes_of(path, batch))
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def the_pass() -> Any:
-    return scoring_pass(PROMPTS * GROUP, GROUP, PROMPT, PROMPT, COMPLETION, shared=True)
+def the_pass(sharing: Sharing = Sharing.layout) -> Any:
+    laid_out = sharing is Sharing.layout
+    return scoring_pass(PROMPTS * GROUP, GROUP, PROMPT, PROMPT, COMPLETION, shared=True, laid_out=laid_out)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("attention", "sharing"), [("sdpa", Sharing.layout), ("sdpa", Sharing.masks), ("eager", Sharing.masks)]
+)
+@pytest.mark.parametrize("whole", [0, attention_parts.WHOLE])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_autograd_keeps_exactly_what_the_formula_counts(attention: str, dtype: torch.dtype) -> None:
+def test_autograd_keeps_exactly_what_the_formula_counts(
+    attention: str, sharing: Sharing, whole: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the whole model with grouped keys and values, byte for byte; and of a layer more."""
-    path = ScoringPath(eager=attention == "eager")
+    monkeypatch.setattr(attention_parts, "WHOLE", whole)
+    path, one = ScoringPath(eager=attention == "eager"), the_pass(sharing)
     seen = []
     for layers in (1, 3):
         model = tiny_llama(dtype, num_hidden_layers=layers, **GQA).train()
         model.set_attn_implementation(attention)
         shape = model_shape(model)
-        seen.append(kept_by_autograd(model, path))
+        seen.append(kept_by_autograd(model, path, sharing))
         # written-out attention adds the mask, which needs no copy for the backward pass; the scorer's caller holds it
-        held = the_pass().rows * the_pass().width ** 2 * dtype.itemsize if path.eager else 0
-        assert seen[-1] == saved_bytes(shape, the_pass(), path) + head_saved(shape, the_pass(), path) - held
-    assert seen[1] - seen[0] == 2 * layer_saved(model_shape(model), the_pass(), path)
+        held = one.rows * one.width**2 * dtype.itemsize if path.eager else 0
+        assert seen[-1] == saved_bytes(shape, one, path) + head_saved(shape, one, path) - held
+    assert seen[1] - seen[0] == 2 * layer_saved(model_shape(model), one, path)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +147,10 @@ def test_autograd_keeps_exactly_what_the_formula_counts(attention: str, dtype: t
         ScoringPath(restricted=True),
         ScoringPath(tempered=True, exact_entropy=True),
         ScoringPath(exact_entropy=True, entropy_gradient=True),
+        ScoringPath(separate_head=True),
+        ScoringPath(separate_head=True, restricted=True, exact_entropy=True),
+        ScoringPath(separate_head=True, exact_entropy=True, foreseen=True),
+        ScoringPath(separate_head=True, exact_entropy=True, entropy_gradient=True, foreseen=True),
     ],
 )
 def test_the_head_keeps_exactly_what_the_formula_counts(path: ScoringPath) -> None:
@@ -136,7 +167,7 @@ def test_recomputed_layers_keep_their_input_only() -> None:
         seen.append(kept_by_autograd(model, path))
         counted.append(saved_bytes(model_shape(model), the_pass(), path))
     assert seen[1] - seen[0] == counted[1] - counted[0] == 2 * the_pass().tokens * 64 * 4
-    assert counted[0] == the_pass().tokens * 64 * 4 + ends_saved(model_shape(model), the_pass())
+    assert counted[0] == the_pass().tokens * 64 * 4 + ends_saved(model_shape(model), the_pass(), path)
 
 
 class Alive(TorchDispatchMode):
@@ -186,15 +217,19 @@ def vocabulary_heavy() -> Any:
         ScoringPath(exact_entropy=True),
         ScoringPath(exact_entropy=True, restricted=True, tempered=True),
         ScoringPath(exact_entropy=True, entropy_gradient=True),
+        ScoringPath(separate_head=True),
+        ScoringPath(separate_head=True, exact_entropy=True, restricted=True, tempered=True),
+        ScoringPath(separate_head=True, exact_entropy=True, entropy_gradient=True, foreseen=True),
     ],
 )
 def test_a_training_slice_has_at_most_what_the_formula_says_alive(path: ScoringPath) -> None:
     model = vocabulary_heavy().train()
+    install_layouts(model)
     shape, batch, scorer = model_shape(model), a_batch(), a_scorer(path, 20_000)
     chunks = scorer.assemble(batch, RowRange(0, batch.total_sequences), torch.float32)
     phases = training_phases(shape, [the_pass()], path, more_slices=False)
     with Alive() as forward:
-        scores = scorer.score(model, chunks, COMPLETION)
+        scores = scorer.score(model, chunks, COMPLETION, slopes_of(path, batch))
         loss = scores.logp.sum() + (scores.entropy.sum() if path.entropy_gradient else 0)
         in_forward = forward.most
         forward.most = forward.now
@@ -221,7 +256,7 @@ def test_sampling_has_at_most_what_the_formula_says_alive(restricted: bool) -> N
     shape = model_shape(model)
     draw = draw_bytes(shape, restricted=restricted, tempered=False, nucleus=False, counted=False)
     phase = sampling_phase(
-        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False
+        "sampling", shape, prompts=2, sequences=num, prompt=7, completion=limit, draw=draw, eager=False, on_gpu=False
     )
     assert alive.most == pytest.approx(phase.size, rel=0.1)
 
@@ -239,9 +274,36 @@ def test_a_slice_with_gradients_of_others_and_of_several_passes_holds_more() -> 
     assert on_gpu.size - on_cpu.size == shape.weights - 2 * shape.embedding
 
 
+def test_weights_of_16_bits_are_trained_as_a_copy_of_32(tmp_path: Path) -> None:
+    config = configured(tmp_path / "run", "model.dtype=bfloat16", "optimization.total_training_steps=1")
+
+    def body(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> dict[str, Any]:
+        run_training(ctx, resources, parts)
+        return ctx.optimization.handles.base_optimizer.state_dict()
+
+    state = inside_run(config, body)
+    sight = look(config)
+    shape = model_shape(sight.model)
+    estimate = memory_estimate(config, workload(config, sight), shape, process=0, on_gpu=False)
+    sizes = {part.name: part.size for part in estimate.persistent}
+    assert shape.weights == 2 * shape.num_parameters
+    assert sizes["float32 copy of the weights"] == shape.master == sum(copy.nbytes for copy in state[MASTERS])
+    moments = [moment[name].nbytes for moment in state["state"].values() for name in ("exp_avg", "exp_avg_sq")]
+    assert sizes["optimiser states"] == sum(moments) == 2 * shape.master
+    wide = replace(shape, itemsize=4)
+    assert (wide.master, wide.updated, wide.updated_block) == (0, wide.weights, wide.embedding)
+    one, path = the_pass(), ScoringPath()
+    [*_, alone] = training_phases(shape, [one], path, more_slices=False)
+    [*_, after_others] = training_phases(shape, [one], path, more_slices=True)
+    assert after_others.size - alone.size == shape.master
+    assert optimizer_phase(shape, lists=False).size == shape.master + 2 * shape.updated_block
+
+
 def test_passes_and_room_are_counted_as_they_are_made() -> None:
     shared = scoring_pass(8, 4, 10, 12, 3, shared=True)
     assert (shared.rows, shared.width, shared.kept, shared.scored) == (2, 24, 15, 24)
+    flat = scoring_pass(8, 4, 10, 12, 3, shared=True, laid_out=True)
+    assert (flat.rows, flat.width, flat.kept, flat.scored) == (1, 48, 39, 24)
     cut = scoring_pass(6, 4, 10, 10, 3, shared=True)
     assert (cut.rows, cut.width) == (3, 22)
     padded = scoring_pass(6, 4, 10, 12, 3, shared=False)
@@ -266,3 +328,7 @@ def test_a_shape_of_known_sizes() -> None:
     one = scoring_pass(32, 8, 78, 78, 48, shared=True)
     # 6 hidden + 4 heads + 4 feed-forward widths, a log-sum-exp per head, two reciprocal roots
     assert layer_saved(smol, one, ScoringPath()) == 4 * one.tokens * (6 * 576 + 4 * 576 + 4 * 1536 + 9 + 2)
+    # in a layout keys and values keep their own width
+    flat = scoring_pass(32, 8, 78, 78, 48, shared=True, laid_out=True)
+    saved = 4 * flat.tokens * (6 * 576 + 2 * 576 + 2 * 192 + 4 * 1536 + 9 + 2)
+    assert layer_saved(smol, flat, ScoringPath()) == saved

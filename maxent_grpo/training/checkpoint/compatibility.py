@@ -30,6 +30,7 @@ MAY_CHANGE: dict[str, str] = {
     "scoring.batching.score_slice": _PATH,
     "scoring.batching.max_tokens": _PATH,
     "scoring.batching.slice_prefetch": _PATH,
+    "scoring.batching.skip_zero_signal": _PATH,
     "scoring.batching.prompt_cache_size": _PATH,
     "scoring.batching.share_prompts": _PATH,
     "generation.batch_size": _PATH,

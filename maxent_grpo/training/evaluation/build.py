@@ -114,6 +114,7 @@ def _exact(config: EvaluationConfig, parts: EvaluationParts) -> ExactEvaluation 
         eos_token_id=eos,
         pad_token_id=pad_token_id(parts.runtime.tokenizer),
         reference_moves=parts.scoring.reference_sync.every_n_steps > 0,
+        head=parts.scorer.head,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from maxent_grpo.errors import DataError
+from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.objective.optimum import divergence_from_optimum, optimal_log_policy
 from maxent_grpo.stats.passk import (
     distinct_at_k_from_probabilities,
@@ -56,6 +57,8 @@ class ExactEvaluation:
     pad_token_id: int
     reference_moves: bool
     """The reference is scored anew at every evaluation."""
+    head: HeadTransform | None = None
+    """What policy and reference do to the products of their output matrix; None takes their own logits."""
     tables: dict[str, AnswerTable] = field(default_factory=dict)
     reference_logp: dict[str, Tensor] = field(default_factory=dict)
 
@@ -129,7 +132,7 @@ def _scores(
     assert lookup is not None
     prompts = [lookup(row["prompt"]).input_ids for row in rows]
     with evaluation_mode(model):
-        return score_answers(model, prompts, [table.token_ids for table in tables], exact.pad_token_id)
+        return score_answers(model, prompts, [table.token_ids for table in tables], exact.pad_token_id, exact.head)
 
 
 def log_optimum(table: AnswerTable, weighting: WeightingSettings, log_reference: Tensor | None) -> Tensor | None:

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
 
-from maxent_grpo.errors import GenerationError, NonFiniteError
-from maxent_grpo.objective.logprobs import chosen_logp, log_distribution
+from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.objective.sampling import draw_tokens, penalised_logits, sampled_logits
-from maxent_grpo.training.forward import accepted
-from maxent_grpo.training.generation.kv_cache import drop_rows, expanded_cache
+from maxent_grpo.training.generation.prefix import Prefix
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.runtime import GenerationSettings
 
@@ -59,21 +56,6 @@ class SamplingControls:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
-    """Prompts after their one forward pass; row p of everything is prompt p."""
-
-    cache: Cache
-    logits: Tensor
-    """Logits of the first completion token [P, V]."""
-    attention_mask: Tensor | None
-    """Marks prompt tokens; padding is on the left; None when no row is padded [P, L]."""
-    token_ids: Tensor
-    """The prompts, padded [P, L]."""
-    lengths: Tensor
-    """Prompt tokens [P]."""
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeJob:
     """The completions that one call of ``decode`` samples; all lists and first axes are aligned."""
 
@@ -92,31 +74,6 @@ class DecodedTokens:
     token_ids: list[int]
     logp: list[float]
     finish_reason: FinishReason
-
-
-def prefill(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
-) -> Prefix:
-    """Run prompts once, padded on the left; only the last position's logits are computed."""
-    sizes = [len(prompt) for prompt in prompts]
-    width = max(sizes)
-    padded = [[pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    token_ids = torch.tensor(padded, device=device)
-    lengths = torch.tensor(sizes, device=device)
-    mask = position_ids = None
-    if min(sizes) < width:
-        # without padding the attention kernels need no mask, which is the faster path
-        columns = torch.arange(width, device=device)
-        mask = (columns >= width - lengths.unsqueeze(1)).long()
-        position_ids = (mask.cumsum(dim=-1) - 1).clamp_min(0)
-    controls = accepted(model, {"position_ids": position_ids, "logits_to_keep": 1})
-    outputs = model(input_ids=token_ids, attention_mask=mask, use_cache=True, **controls)
-    if not isinstance(outputs.past_key_values, Cache):
-        raise GenerationError(
-            f"{type(model).__name__} returned {type(outputs.past_key_values).__name__} for its key-value cache, so its "
-            "completions cannot share a prompt; generation=local needs a causal language model with a transformers cache"
-        )
-    return Prefix(outputs.past_key_values, outputs.logits[:, -1], mask, token_ids, lengths)
 
 
 def decode(
@@ -148,9 +105,8 @@ def decode(
     result = _Result(num, limit, job.uniforms.device)
     for step in range(limit):
         _check_finite(running.logits, running.index, job.names, step)
-        log_probs = _next_log_probs(running, controls, allowed)
-        tokens = draw_tokens(log_probs, job.uniforms[running.index, step])
-        result.write(step, running.index, tokens, chosen_logp(log_probs, tokens))
+        tokens, logp = draw_tokens(_next_logits(running, controls, allowed), job.uniforms[running.index, step])
+        result.write(step, running.index, tokens, logp)
         ended = is_end[tokens]
         stopped = torch.zeros_like(ended)
         if holds_stop is not None:
@@ -164,7 +120,7 @@ def decode(
         running.count(tokens)
         if num_finished:
             tokens = tokens[running.drop(finished)]
-        running.advance(model, tokens, step)
+        running.logits = running.completions.advance(model, tokens, step)
     return result.completions()
 
 
@@ -172,21 +128,14 @@ class _Running:
     """The completions that have not ended, and what the model needs to go on with them."""
 
     def __init__(self, prefix: Prefix, job: DecodeJob, count_tokens: bool) -> None:
-        rows, limit = job.prompt_rows, job.uniforms.shape[1]
+        rows = job.prompt_rows
         self.index = torch.arange(rows.shape[0], device=rows.device)
-        self.cache = expanded_cache(prefix.cache, rows, limit)
+        self.completions = prefix.states.continued(rows, job.uniforms.shape[1])
         self.logits = prefix.logits.index_select(0, rows)
-        self.lengths = prefix.lengths.index_select(0, rows)
-        self.prompt_width = prefix.token_ids.shape[1]
-        self.mask: Tensor | None = None
-        if prefix.attention_mask is not None:
-            # all of the completion's columns at once: a step then takes a wider view instead of a copy
-            mask = prefix.attention_mask.index_select(0, rows)
-            self.mask = torch.cat([mask, mask.new_ones((rows.shape[0], limit))], dim=1)
         self.prompt_counts: Tensor | None = None
         self.completion_counts: Tensor | None = None
         if count_tokens:
-            self.prompt_counts = _prompt_token_counts(prefix).index_select(0, rows)
+            self.prompt_counts = prefix.token_counts().index_select(0, rows)
             self.completion_counts = torch.zeros_like(self.prompt_counts)
 
     def count(self, tokens: Tensor) -> None:
@@ -197,28 +146,11 @@ class _Running:
 
     def drop(self, finished: Tensor) -> Tensor:
         """Drop the completions that ``finished`` marks; returns the old places of the others, which change their order."""
-        kept = drop_rows(self.cache, finished)
-        self.index, self.lengths = self.index[kept], self.lengths[kept]
-        if self.mask is not None:
-            self.mask = self.mask[kept]
+        kept = self.completions.drop(finished)
+        self.index = self.index[kept]
         if self.prompt_counts is not None and self.completion_counts is not None:
             self.prompt_counts, self.completion_counts = self.prompt_counts[kept], self.completion_counts[kept]
         return kept
-
-    def advance(self, model: PreTrainedModel, tokens: Tensor, step: int) -> None:
-        """Feed token ``step`` of each completion; ``logits`` are then those of token ``step + 1``."""
-        position_ids = mask = None
-        if self.mask is not None:
-            position_ids = (self.lengths + step).unsqueeze(1)
-            mask = self.mask[:, : self.prompt_width + step + 1]
-        outputs = model(
-            input_ids=tokens.unsqueeze(1),
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            **accepted(model, {"position_ids": position_ids, "logits_to_keep": 1}),
-        )
-        self.logits = outputs.logits[:, -1]
 
 
 class _Result:
@@ -248,7 +180,7 @@ class _Result:
         return completions
 
 
-def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tensor | None) -> Tensor:
+def _next_logits(running: _Running, controls: SamplingControls, allowed: Tensor | None) -> Tensor:
     logits = running.logits
     if running.prompt_counts is not None and running.completion_counts is not None:
         logits = penalised_logits(
@@ -259,7 +191,7 @@ def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tens
             frequency=controls.frequency,
             repetition=controls.repetition,
         )
-    support = sampled_logits(
+    return sampled_logits(
         logits,
         temperature=controls.temperature,
         allowed=allowed,
@@ -267,18 +199,12 @@ def _next_log_probs(running: _Running, controls: SamplingControls, allowed: Tens
         top_p=controls.top_p,
         min_p=controls.min_p,
     )
-    return log_distribution(support)
-
-
-def _prompt_token_counts(prefix: Prefix) -> Tensor:
-    """How often each token occurs in each prompt, padding left out [P, V]."""
-    ids = prefix.token_ids
-    real = torch.ones_like(ids) if prefix.attention_mask is None else prefix.attention_mask
-    counts = torch.zeros(prefix.logits.shape, dtype=torch.int32, device=ids.device)
-    return counts.scatter_add_(1, ids, real.int())
 
 
 def _check_finite(logits: Tensor, index: Tensor, names: Sequence[str], step: int) -> None:
+    # two reductions cost far less than a mask over the vocabulary, and NaN shows in both
+    if bool(torch.isfinite(logits.amin(dim=-1) + logits.amax(dim=-1)).all()):
+        return
     finite = torch.isfinite(logits).all(dim=-1)
     if bool(finite.all()):
         return

@@ -23,11 +23,12 @@ class RoomyLayer(DynamicLayer):
     """
 
     def __init__(self, keys: Tensor, values: Tensor, rows: Tensor, room: int) -> None:
-        """Row n holds row ``rows[n]`` of ``keys`` and ``values`` [rows, heads, tokens, size], with ``room`` tokens more."""
+        """Row n holds row ``rows[n]`` of ``keys`` and ``values`` [rows, heads, tokens, size], soon with ``room`` tokens more."""
         super().__init__()
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
         # the prompts get their room before they are multiplied: one pass over the large result instead of two
+        room = min(room, ROOM_TOKENS)
         self._key_storage = _with_room(keys, room).index_select(0, rows)
         self._value_storage = _with_room(values, room).index_select(0, rows)
         self._view(keys.shape[-2])
@@ -73,7 +74,7 @@ def expanded_cache(cache: Cache, rows: Tensor, room: int) -> Cache:
     of growing.
     """
     expanded = copy.copy(cache)
-    expanded.layers = [_expanded_layer(layer, rows, min(room, ROOM_TOKENS)) for layer in cache.layers]
+    expanded.layers = [_expanded_layer(layer, rows, room) for layer in cache.layers]
     return expanded
 
 

@@ -7,6 +7,7 @@ draws, up to rounding in the model's matrix products.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -15,20 +16,23 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.training.forward import evaluation_mode, uncompiled
 from maxent_grpo.training.generation.decode import (
     DecodedTokens,
     DecodeJob,
-    Prefix,
     SamplingControls,
     StopCheck,
     decode,
-    prefill,
 )
+from maxent_grpo.training.generation.prefix import Prefix, prefill
+from maxent_grpo.training.generation.shared_prefix import layout_problem
 from maxent_grpo.training.generation.streams import batch_uniforms
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class LocalGenerator:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._rollout = 0
         self._num_drawn: dict[str, int] = {}
+        self._lays_out: bool | None = None
 
     def begin_rollout(self, index: int) -> None:
         """Start rollout ``index``: rows draw their samples 0, 1, ... of it; the same index draws the same samples again.
@@ -149,7 +154,8 @@ class LocalGenerator:
     def _sample(self, group: list[_Request]) -> tuple[list[_Request], list[DecodedTokens]]:
         """Prefill the group's prompts once and decode their completions, at most ``batch_size`` at a time."""
         device = next(self.model.parameters()).device
-        prefix = prefill(self.model, [request.input_ids for request in group], self._pad_token_id, device)
+        prompts = [request.input_ids for request in group]
+        prefix = prefill(self.model, prompts, self._pad_token_id, device, laid_out=self._takes_layouts(prompts[0]))
         is_end, allowed = self._token_masks(prefix)
         owners = [(row, request) for row, request in enumerate(group) for _ in range(request.num_samples)]
         samples = [
@@ -171,6 +177,15 @@ class LocalGenerator:
                 self.model, prefix, job, controls, is_end=is_end, allowed=allowed, holds_stop=self._stop_check()
             )
         return [request for _, request in owners], decoded
+
+    def _takes_layouts(self, token_ids: Sequence[int]) -> bool:
+        """Whether prompts and completions are laid out by us; the model is tried at the first call."""
+        if self._lays_out is None:
+            problem = layout_problem(self.model, token_ids) if takes_layouts(self.model) else ""
+            if problem:
+                logger.warning("sampling pads prompts and copies their keys for each completion: %s", problem)
+            self._lays_out = takes_layouts(self.model) and not problem
+        return self._lays_out
 
     def _uniforms(self, samples: list[tuple[str, int]]) -> Tensor:
         length = self.settings.max_completion_len
@@ -223,11 +238,12 @@ def _groups(requests: list[_Request], batch_size: int) -> list[list[_Request]]:
 
     Prompts of similar length share a group, so that little padding is run.
     """
+    ordered = sorted(requests, key=lambda request: len(request.input_ids))
     if batch_size <= 0:
-        return [requests] if requests else []
+        return [ordered] if ordered else []
     groups: list[list[_Request]] = []
     size = 0
-    for request in sorted(requests, key=lambda request: len(request.input_ids)):
+    for request in ordered:
         if groups and size + request.num_samples <= batch_size:
             groups[-1].append(request)
             size += request.num_samples

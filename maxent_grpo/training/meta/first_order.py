@@ -23,15 +23,14 @@ from maxent_grpo.distributed import global_sum
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.meta import TargetGroups, weight_derivatives
 from maxent_grpo.training.forward import evaluation_mode
-from maxent_grpo.training.meta.held_out import HeldOutBatch, HeldOutRollouts, held_out_objective, held_out_slices
+from maxent_grpo.training.master_weights import live_parameters
+from maxent_grpo.training.meta.held_out import HeldOutBatch, HeldOutRollouts, held_out_objective
 from maxent_grpo.training.meta.inner_step import InnerStep
 from maxent_grpo.training.meta.optimizer_jacobian import (
     AppliedGradient,
     applied_gradient,
     through_update,
-    trained_parameters,
 )
-from maxent_grpo.training.scoring.batch import plan_slices
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.choices import OptimizerJacobian
 from maxent_grpo.training.types.runtime import ControllerGradients, TrainingLoopContext
@@ -81,7 +80,7 @@ class FirstOrderObjective:
         applied = applied_gradient(optimizer, optimization.schedule.max_grad_norm)
         row_ids = {group[0].row_id for group in inner.experience.batch.records[inner.groups.slice]}
         with _own_randomness(context):
-            directions = self._directions(context, inner, trained_parameters(optimizer))
+            directions = self._directions(context, inner, live_parameters(optimizer))
         self._seen = ObservedStep(inner.step, row_ids, applied, directions)
 
     def compute(self, context: TrainingLoopContext) -> ControllerGradients | None:
@@ -121,10 +120,10 @@ class FirstOrderObjective:
         """grad M(theta) at the parameters as they are, over all processes, one tensor per trained parameter."""
         accelerator = context.runtime.accelerator
         model = accelerator.unwrap_model(context.runtime.model)
-        parameters = trained_parameters(context.optimization.handles.base_optimizer)
-        total = [torch.zeros_like(parameter) for parameter in parameters]
+        parameters = live_parameters(context.optimization.handles.base_optimizer)
+        total = _zeros(parameters)
         with evaluation_mode(model):
-            for piece in held_out_slices(batch, context.scoring.batching.max_tokens):
+            for piece in self._scorer.plan(batch.tokens):
                 _add_gradient(total, held_out_objective(self._scorer, model, batch, piece), parameters)
         return (
             total if accelerator.num_processes == 1 else cast(list[Tensor], accelerator.reduce(total, reduction="sum"))
@@ -135,10 +134,10 @@ class FirstOrderObjective:
     ) -> list[list[Tensor]]:
         model = context.runtime.accelerator.unwrap_model(context.runtime.model)
         coefficients = _coefficients(inner, self._scale, with_beta=self._adapt_beta)
-        totals = [[torch.zeros_like(parameter) for parameter in parameters] for _ in coefficients]
+        totals = [_zeros(parameters) for _ in coefficients]
         experience, scoring = inner.experience, context.scoring
         rows, dtype = experience.rows(inner.groups), next(model.parameters()).dtype
-        for piece in plan_slices(experience.tokens, rows, scoring.batching.max_tokens):
+        for piece in self._scorer.plan(experience.tokens, rows):
             chunks = self._scorer.assemble(experience.tokens, piece, dtype)
             logp = self._scorer.score(model, chunks, experience.tokens.completion_ids.shape[1]).logp
             mask = experience.mask[piece.slice].to(logp.device)
@@ -162,6 +161,12 @@ def _coefficients(inner: InnerStep, scale: float, *, with_beta: bool) -> list[Te
     derivative = weight_derivatives(groups, tau=values.tau, beta=values.beta)
     wanted = [derivative.tau, derivative.beta] if with_beta else [derivative.tau]
     return [scale / max(inner.counts.groups, 1.0) * part.flatten() for part in wanted]
+
+
+def _zeros(parameters: list[Tensor]) -> list[Tensor]:
+    """Sums of gradients have at least 32 bits."""
+    wide = [torch.promote_types(parameter.dtype, torch.float32) for parameter in parameters]
+    return [torch.zeros_like(parameter, dtype=dtype) for parameter, dtype in zip(parameters, wide, strict=True)]
 
 
 def _add_gradient(total: list[Tensor], value: Tensor, parameters: list[Tensor], *, keep_graph: bool = False) -> None:

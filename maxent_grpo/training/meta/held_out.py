@@ -17,7 +17,7 @@ from maxent_grpo.training.credit import grade_rollout
 from maxent_grpo.training.experience import rollout_tokens
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.scoring.batch import RowRange, plan_slices
+from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.generation import GENERATION_COUNTERS
 from maxent_grpo.training.types.rewards import ScoreBatch
@@ -86,8 +86,3 @@ def held_out_objective(scorer: TokenScorer, model: nn.Module, batch: HeldOutBatc
     mask = batch.tokens.completion_attention_mask[piece.slice].to(logp.device)
     advantages = batch.advantages[piece.slice].to(logp)
     return -(advantages * sequence_sum(logp, mask)).sum() / batch.num_sequences
-
-
-def held_out_slices(batch: HeldOutBatch, max_tokens: int) -> list[RowRange]:
-    """The slices of a batch, as in training."""
-    return plan_slices(batch.tokens, RowRange(0, batch.tokens.total_sequences), max_tokens)

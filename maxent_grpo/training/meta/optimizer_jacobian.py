@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from maxent_grpo.training.master_weights import trained_parameters
 from maxent_grpo.training.types.choices import OptimizerJacobian
 
 NORM_EPSILON = 1e-6
@@ -41,11 +42,6 @@ class AppliedGradient:
     def clip_factor(self) -> float:
         """What the gradient was multiplied by."""
         return min(1.0, self.max_norm / (self.norm + NORM_EPSILON))
-
-
-def trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The parameters of an optimiser, group by group."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def applied_gradient(optimizer: torch.optim.Optimizer, max_norm: float) -> AppliedGradient:

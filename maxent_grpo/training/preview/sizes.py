@@ -15,13 +15,11 @@ from maxent_grpo.config.resolve import batch_plan, reference_source, starts_as_b
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.adapter import ADAPTER, adapter_layers, adapter_parameters
 from maxent_grpo.models.warm_start import SLICE_ROWS
+from maxent_grpo.training.foreseen import slopes_are_known
 from maxent_grpo.training.memory import (
     MemoryEstimate,
-    ModelShape,
     Part,
-    Pass,
     Phase,
-    ScoringPath,
     draw_bytes,
     optimizer_phase,
     sampling_phase,
@@ -29,6 +27,8 @@ from maxent_grpo.training.memory import (
     scoring_phase,
     training_phases,
 )
+from maxent_grpo.training.memory_sizes import ModelShape, Pass, ScoringPath
+from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.settings import entropy_mode
 from maxent_grpo.training.types.choices import ReferenceSource
@@ -123,18 +123,20 @@ def memory_estimate(
         on_gpu: whether tensors live on a GPU, whose allocator hands freed blocks on.
         num_processes: processes that share each step.
     """
-    path = _path(config, work)
+    slices, passes = _slice_passes(config, work, num_processes)
+    path = _path(config, work, len(passes), on_gpu)
     persistent = [
         Part("weights", shape.weights, shape.embedding),
-        Part("optimiser states", 2 * shape.trained, shape.trained_block),
+        Part("optimiser states", 2 * shape.updated, shape.updated_block),
     ]
+    if shape.master:
+        persistent.append(Part("float32 copy of the weights", shape.master, shape.updated_block))
     if shape.adapter:
         persistent.insert(1, Part("adapter", shape.adapter, shape.adapter_block))
     has_reference = reference_source(config) is ReferenceSource.model
     if has_reference and not starts_as_base(config):
         name = "reference adapter" if shape.adapter else "reference copy"
         persistent.append(Part(name, shape.trained, shape.trained_block))
-    slices, passes = _slice_passes(config, work, num_processes)
     phases = [*_warm_start(config, work, shape, path)]
     draw = draw_bytes(
         shape, restricted=path.restricted, tempered=path.tempered,
@@ -143,7 +145,7 @@ def memory_estimate(
     generation = config.generation
     samples_here = not isinstance(generation, VllmGenerationConfig) or generation.vllm.backfill_local
     if samples_here:
-        phases.append(_rollout(config, work, shape, draw, path.eager, num_processes))
+        phases.append(_rollout(config, work, shape, draw, path, on_gpu, num_processes))
     if needs_old_scores(work.scoring, work.schedule):
         phases.append(scoring_phase("scoring at rollout weights", shape, passes[0], path))
     if has_reference:
@@ -151,14 +153,19 @@ def memory_estimate(
     phases += training_phases(shape, passes, path, more_slices=slices > 1)
     phases.append(optimizer_phase(shape, lists=on_gpu))
     if config.evaluation.enabled and work.eval_lengths and samples_here:
-        phases.append(_evaluation(config, work, shape, draw, path.eager, num_processes))
+        phases.append(_evaluation(config, work, shape, draw, path, on_gpu, num_processes))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
 
 
-def _path(config: RootConfig, work: Workload) -> ScoringPath:
-    generation = work.generation
+def _path(config: RootConfig, work: Workload, passes: int, on_gpu: bool) -> ScoringPath:
+    """As a run takes it whose model has an output head that can be computed apart, which only trying shows."""
+    generation, scoring = work.generation, work.scoring
+    method = resolve_method(
+        scoring, score_mode=scoring.weighting.score_mode, max_completion_len=generation.max_completion_len
+    )
+    has_old = needs_old_scores(scoring, work.schedule)
     return ScoringPath(
         eager=config.model.attention is Attention.eager,
         checkpointing=config.model.gradient_checkpointing,
@@ -169,8 +176,11 @@ def _path(config: RootConfig, work: Workload) -> ScoringPath:
             or generation.gen_min_p
         ),
         tempered=generation.gen_temperature != 1,
-        exact_entropy=entropy_mode(work.scoring) == "exact",
-        entropy_gradient=work.scoring.entropy_coef > 0,
+        exact_entropy=entropy_mode(scoring) == "exact",
+        entropy_gradient=scoring.entropy_coef > 0,
+        separate_head=True,
+        foreseen=slopes_are_known(method, kl_beta=scoring.kl_beta, has_old=has_old, passes=passes),
+        on_gpu=on_gpu,
     )
 
 
@@ -194,28 +204,24 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
     batching, group = config.scoring.batching, config.generation.num_generations
     rows, longest = _loader_prompts(config, num_processes) * group, max(work.train_lengths)
     completion = work.generation.max_completion_len
+    shared = batching.share_prompts and not config.scoring.trl_reference_scoring
+    size = min(batching.score_slice or rows, rows)
     if batching.max_tokens > 0:
-        size = _rows_within(batching.max_tokens, group, longest, completion, rows)
-    else:
-        size = min(batching.score_slice or rows, rows)
+        size = _rows_within(batching.max_tokens, group if shared else 1, longest, completion, size)
     num_slices = math.ceil(rows / size) * batch_plan(config, work.num_train).loader_batches_per_step
     chunk = min(batching.logprob_chunk_size or size, size)
     sizes = [chunk] * (size // chunk) + ([size % chunk] if size % chunk else [])
-    shared = batching.share_prompts and not config.scoring.trl_reference_scoring
+    laid_out = config.model.attention is Attention.sdpa
     return num_slices, [
-        scoring_pass(part, group, min(work.train_lengths), longest, completion, shared) for part in sizes
+        scoring_pass(part, group, min(work.train_lengths), longest, completion, shared, laid_out) for part in sizes
     ]
 
 
 def _rows_within(budget: int, group: int, prompt: int, completion: int, rows: int) -> int:
-    """Sequences of full length that a slice of ``budget`` tokens takes, at least one."""
-    size = tokens = 0
-    while size < rows:
-        tokens += completion + (prompt if size % group == 0 else 0)
-        if size and tokens > budget:
-            break
-        size += 1
-    return size
+    """Sequences of full length that a slice of ``budget`` tokens takes: whole groups, or part of one that is too large, at least one."""
+    groups = budget // (prompt + group * completion)
+    size = groups * group if groups else (budget - prompt) // completion
+    return min(max(size, 1), rows)
 
 
 def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int, int]:
@@ -227,24 +233,36 @@ def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int,
 
 
 def _rollout(
-    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+    config: RootConfig,
+    work: Workload,
+    shape: ModelShape,
+    draw: int,
+    path: ScoringPath,
+    on_gpu: bool,
+    num_processes: int,
 ) -> Phase:
     asked = _loader_prompts(config, num_processes)
     prompts, sequences = _sampled_together(asked, config.generation.num_generations, work.generation.batch_size)
     return sampling_phase(
         "sampling", shape, prompts=prompts, sequences=sequences, prompt=max(work.train_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
     )  # fmt: skip
 
 
 def _evaluation(
-    config: RootConfig, work: Workload, shape: ModelShape, draw: int, eager: bool, num_processes: int
+    config: RootConfig,
+    work: Workload,
+    shape: ModelShape,
+    draw: int,
+    path: ScoringPath,
+    on_gpu: bool,
+    num_processes: int,
 ) -> Phase:
     asked = min(config.evaluation.batch_size, math.ceil(len(work.eval_lengths) / num_processes))
     prompts, sequences = _sampled_together(asked, config.evaluation.num_samples, work.generation.batch_size)
     return sampling_phase(
         "evaluation", shape, prompts=prompts, sequences=sequences, prompt=max(work.eval_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=eager,
+        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
     )  # fmt: skip
 
 
@@ -256,8 +274,10 @@ def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: Sco
     rows, answers = min(SLICE_ROWS, settings.batch_size), work.demonstrations
     width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
     one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)
-    plain = replace(path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False)
-    base = shape.without_adapter()
+    plain = replace(
+        path, restricted=False, tempered=False, exact_entropy=False, entropy_gradient=False, separate_head=False
+    )
+    base = replace(shape.without_adapter(), itemsize=max(shape.itemsize, 4))  # trained in 32 bits at least
     phases = training_phases(base, [one], plain, more_slices=settings.batch_size > SLICE_ROWS)
     own = (Part("its optimiser states", 2 * base.trained, base.trained_block),) if shape.adapter else ()
     return [Phase(phase.name.replace("training", "warm start"), (*own, *phase.parts)) for phase in phases]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,8 +44,10 @@ def build_score_batch(
     lookup = _required(batching.prompt_length_cache_get)
     entries: list[PromptCacheEntry] = []
     records: list[CompletionRecord] = []
+    starts: list[int] = []
     for prompt, group in zip(prompts, groups, strict=True):
         entry = lookup(prompt)
+        starts.append(len(records))
         entries.extend(entry for _ in group)
         records.extend(group)
     lengths = torch.tensor([len(record.token_ids) for record in records], dtype=torch.long)
@@ -62,6 +64,7 @@ def build_score_batch(
         slice_size=batching.score_slice,
         total_sequences=len(records),
         score_tail_tokens=batching.score_tail_tokens,
+        group_starts=tuple(starts),
     )
 
 
@@ -88,37 +91,84 @@ def tail_window(mask: Tensor, tail: int | None) -> Tensor:
     return mask & (from_end <= tail)
 
 
-def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int) -> list[RowRange]:
-    """Cut a loader batch into slices: by the token budget when it is above 0, else by ``slice_size`` rows, else not.
+def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int, *, shared: bool = True) -> list[RowRange]:
+    """Cut a loader batch into slices of at most ``slice_size`` rows and ``max_tokens`` tokens; 0 is no limit.
 
-    A slice's tokens are its completions plus one copy of each prompt in it. A single row above the budget is a slice of
-    its own: no row is dropped or cut.
+    By tokens it is cut between groups, a slice ending where the next whole group would not fit. A group is cut only where
+    it alone is too large, so that its prompt is run once and a listwise term finds its scores together; and a single row
+    above the budget is a slice of its own: no row is dropped or cut.
+
+    Args:
+        batch: the sequences.
+        within: the rows to cut.
+        max_tokens: what a slice may feed to the model [tokens].
+        shared: the completions of a group stand behind one copy of their prompt; else each row is padded to the longest.
     """
-    if max_tokens > 0:
-        return _slices_by_tokens(batch, within, max_tokens)
-    size = batch.slice_size if batch.slice_size > 0 else max(len(within), 1)
-    return [RowRange(start, min(start + size, within.last)) for start in range(within.first, within.last, size)]
-
-
-def _slices_by_tokens(batch: ScoreBatch, within: RowRange, max_tokens: int) -> list[RowRange]:
+    if not len(within):
+        return []
+    size = batch.slice_size if batch.slice_size > 0 else len(within)
+    blocks = [RowRange(start, min(start + size, within.last)) for start in range(within.first, within.last, size)]
+    if max_tokens <= 0:
+        return blocks
     lengths = batch.completion_attention_mask.sum(dim=-1).tolist()
+
+    def fits(rows: RowRange) -> bool:
+        return _fed_tokens(batch, lengths, rows, shared=shared) <= max_tokens
+
     slices: list[RowRange] = []
-    start, used = within.first, 0
-    for row in range(within.first, within.last):
-        entry = batch.prompt_entries[row]
-        opens_prompt = row == start or entry is not batch.prompt_entries[row - 1]
-        cost = lengths[row] + (entry.length if opens_prompt else 0)
-        if row > start and used + cost > max_tokens:
-            slices.append(RowRange(start, row))
-            start, used, cost = row, 0, lengths[row] + entry.length
-        used += cost
-    slices.append(RowRange(start, within.last))
+    for block in blocks:
+        for joined in _joined(_groups_within(batch, block), fits):
+            rows = [RowRange(row, row + 1) for row in range(joined.first, joined.last)]
+            slices += [joined] if fits(joined) else _joined(rows, fits)
     return slices
 
 
-def whole_groups(slices: Sequence[RowRange], group_size: int) -> bool:
-    """Whether no slice cuts a group, so that each holds what the listwise term needs."""
-    return all(piece.first % group_size == 0 and piece.last % group_size == 0 for piece in slices)
+def _joined(parts: Sequence[RowRange], fits: Callable[[RowRange], bool]) -> list[RowRange]:
+    """Consecutive parts put together, each time as many as fit; one that does not stays by itself."""
+    joined = [parts[0]]
+    for part in parts[1:]:
+        both = RowRange(joined[-1].first, part.last)
+        if fits(both):
+            joined[-1] = both
+        else:
+            joined.append(part)
+    return joined
+
+
+def _groups_within(batch: ScoreBatch, within: RowRange) -> list[RowRange]:
+    """The groups, or parts of groups, among some rows."""
+    starts = [within.first, *(start for start in batch.group_starts if within.first < start < within.last)]
+    return [RowRange(first, last) for first, last in zip(starts, [*starts[1:], within.last], strict=True)]
+
+
+def _fed_tokens(batch: ScoreBatch, lengths: Sequence[int], rows: RowRange, *, shared: bool) -> int:
+    """What scoring some rows in one pass feeds to the model [tokens]."""
+    if not shared:
+        longest = max(entry.length for entry in batch.prompt_entries[rows.slice])
+        return len(rows) * (longest + max(lengths[rows.slice]))
+    parts = _groups_within(batch, rows)
+    return sum(batch.prompt_entries[part.first].length for part in parts) + sum(lengths[rows.slice])
+
+
+def select_groups(batch: ScoreBatch, groups: Tensor, group_size: int) -> ScoreBatch:
+    """The sequences of some groups of equal size; ``groups`` [P] marks them."""
+    if bool(groups.all()):
+        return batch
+    rows = groups.repeat_interleave(group_size)
+    return replace(
+        batch,
+        prompt_entries=[entry for entry, kept in zip(batch.prompt_entries, rows.tolist(), strict=True) if kept],
+        completion_ids=batch.completion_ids[rows],
+        completion_attention_mask=batch.completion_attention_mask[rows],
+        total_sequences=int(rows.sum()),
+        group_starts=tuple(range(0, int(rows.sum()), group_size)),
+    )
+
+
+def cut_groups(slices: Sequence[RowRange], group_size: int) -> list[RowRange]:
+    """The slices that hold part of a group that another slice holds the rest of."""
+    cut = {row // group_size for piece in slices for row in (piece.first, piece.last) if row % group_size}
+    return [piece for piece in slices if cut & set(range(piece.first // group_size, -(-piece.last // group_size)))]
 
 
 def _required(lookup: Callable[[str], PromptCacheEntry] | None) -> Callable[[str], PromptCacheEntry]:

@@ -13,6 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from maxent_grpo.models.output_head import head_input, output_head
+from maxent_grpo.objective.head_distribution import HeadTransform
+from maxent_grpo.objective.head_pairs import pair_logp
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import last_logits
 
@@ -83,7 +86,11 @@ def answer_tree(answers: Sequence[Sequence[int]]) -> AnswerTree:
 
 @torch.no_grad()
 def score_answers(
-    model: nn.Module, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]], pad_token_id: int
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[Sequence[int]]],
+    pad_token_id: int,
+    head: HeadTransform | None = None,
 ) -> list[Tensor]:
     """log pi(y | x) [nats] of each answer of each prompt in float64, on the CPU: at temperature 1, over the whole vocabulary.
 
@@ -92,6 +99,7 @@ def score_answers(
         prompts: token ids of each prompt.
         answers: the token ids of each prompt's answers, end tokens included.
         pad_token_id: fills prompts on the left.
+        head: what the model does to the products of its output matrix; None takes its own logits.
     """
     trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
     parts: list[tuple[int, AnswerTree]] = []
@@ -105,7 +113,7 @@ def score_answers(
     for group in _forward_groups(parts, prompts):
         tree = group[0][1]
         inputs = pack_tree([prompts[number] for number, _ in group], tree, pad_token_id, _dtype(model))
-        for (number, _), values in zip(group, _score_tree(model, inputs, tree), strict=True):
+        for (number, _), values in zip(group, _score_tree(model, inputs, tree, head), strict=True):
             scored[number].append(values)
     return [torch.cat(pieces) for pieces in scored]
 
@@ -140,12 +148,21 @@ def pack_tree(prompts: Sequence[Sequence[int]], tree: AnswerTree, pad_token_id: 
     )
 
 
-def _score_tree(model: nn.Module, inputs: ModelInputs, tree: AnswerTree) -> Tensor:
+def _score_tree(model: nn.Module, inputs: ModelInputs, tree: AnswerTree, transform: HeadTransform | None) -> Tensor:
     """Sums of log-probabilities [prompts, answers]; each node's distribution is normalised once."""
     inputs = inputs.to(next(model.parameters()).device)
     # float64, so that probabilities of thousands of answers still sum to at most 1
-    log_probs = torch.log_softmax(last_logits(model, inputs).double(), dim=-1)
-    chosen = log_probs[inputs.model_row, inputs.place, inputs.target_ids]
+    if transform is None:
+        log_probs = torch.log_softmax(last_logits(model, inputs).double(), dim=-1)
+        chosen = log_probs[inputs.model_row, inputs.place, inputs.target_ids]
+    else:
+        head = output_head(model)
+        assert isinstance(head, nn.Linear), "setup has looked at the head before it gave a transform"
+        with head_input(head) as caught:
+            last_logits(model, inputs)
+        hidden = caught[0][:, -inputs.num_kept :].flatten(0, 1)
+        place = inputs.model_row * inputs.num_kept + inputs.place
+        chosen = pair_logp(hidden, head.weight, head.bias, transform, place, inputs.target_ids)
     sums = torch.zeros(len(inputs.input_ids) * tree.num_answers, dtype=torch.float64, device=chosen.device)
     return sums.index_add_(0, inputs.row, chosen).view(-1, tree.num_answers).cpu()
 

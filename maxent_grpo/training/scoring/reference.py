@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -55,30 +55,28 @@ def score_without_gradient(
     return torch.cat([part.logp for part in parts]), torch.cat(entropies) if len(entropies) == len(parts) else None
 
 
-def score_reference(
-    scorer: TokenScorer,
-    get_ref_model: Callable[[], PreTrainedModel],
-    batch: ScoreBatch,
-    mask: Tensor,
-    slices: Iterable[RowRange],
-    weighting: WeightingSettings,
+def reference_from_tokens(
+    token_logp: Tensor, mask: Tensor, weighting: WeightingSettings, scored: Tensor | None = None
 ) -> ReferenceLogprobs:
-    """Reference log-probabilities of every sequence; ``mask`` [N, T] marks the tokens that are trained."""
-    token_logp, _ = score_without_gradient(scorer, get_ref_model(), batch, slices)
-    return reference_from_tokens(token_logp, mask, weighting)
+    """Sums, scores in the configured mode and means from per-token reference log-probabilities [N, T].
 
-
-def reference_from_tokens(token_logp: Tensor, mask: Tensor, weighting: WeightingSettings) -> ReferenceLogprobs:
-    """Sums, scores in the configured mode and means from per-token reference log-probabilities [N, T]."""
+    Args:
+        token_logp: log-probabilities under the reference.
+        mask: [N, T] tokens that are trained.
+        weighting: how sequences are scored.
+        scored: [N] rows that means are taken over; None is all of them.
+    """
     mask = mask.to(token_logp.device)
     raw, lengths = sequence_sum(token_logp, mask), mask.sum(dim=-1)
+    rows = slice(None) if scored is None else scored.to(token_logp.device)
     per_token = raw / lengths.clamp(min=1)
+    count = max(len(raw[rows]), 1)
     return ReferenceLogprobs(
         ref_logp_sum=sequence_score(raw, lengths, mode=weighting.score_mode, score_length=weighting.score_length),
         ref_tok_counts=lengths,
         ref_logp_sum_raw=raw,
-        ref_logp_mean=float(per_token.mean()),
-        avg_completion_tokens=float(lengths.double().mean()),
+        ref_logp_mean=float(per_token[rows].sum()) / count,
+        avg_completion_tokens=float(lengths[rows].double().sum()) / count,
         ref_token_logp=token_logp,
         ref_token_mask=mask,
     )

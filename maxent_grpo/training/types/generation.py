@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from maxent_grpo.training.types.flops import Work, sampling_work
 
 
 @dataclass(slots=True)
@@ -127,6 +130,27 @@ class GenerationPenaltyPassthrough:
     def gen_repetition_penalty(self) -> float | None:
         """See ``GenerationPenaltyConfig.gen_repetition_penalty``."""
         return self.penalty.gen_repetition_penalty
+
+
+@dataclass(slots=True)
+class SamplingCounters:
+    """What sampling delivered since it was last asked."""
+
+    tokens: int = 0
+    """Completion tokens."""
+    work: Work = field(default_factory=Work)
+    """What they needed, each prompt once."""
+
+    def add(self, prompt: int, completions: Sequence[int]) -> None:
+        """Count completions of the given lengths behind a prompt [tokens]."""
+        self.tokens += sum(completions)
+        self.work += sampling_work(prompt, completions)
+
+    def drain(self) -> SamplingCounters:
+        """The counts so far; they start again at zero."""
+        counted = SamplingCounters(self.tokens, self.work)
+        self.tokens, self.work = 0, Work()
+        return counted
 
 
 GENERATION_COUNTERS = (

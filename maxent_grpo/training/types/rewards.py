@@ -238,6 +238,8 @@ class ScoreBatch:
     slice_size: int
     total_sequences: int
     score_tail_tokens: int | None = None
+    group_starts: tuple[int, ...] = ()
+    """First row of each group."""
 
 
 @dataclass(slots=True)

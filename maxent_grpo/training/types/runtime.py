@@ -35,6 +35,7 @@ from maxent_grpo.training.types.generation import (
     GenerationPenaltyConfig,
     GenerationPenaltyPassthrough,
     GenerationSamplingConfig,
+    SamplingCounters,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Sampler
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from maxent_grpo.rewards.workers import RewardWorkers
     from maxent_grpo.training.method import Method
     from maxent_grpo.training.scoring.policy import TokenScorer
     from maxent_grpo.training.types.logging import LoggingHandles
@@ -98,6 +100,7 @@ class BatchingSettings:
     prompt_cache_size: int = 0
     share_prompts: bool = True
     max_tokens: int = 0
+    skip_zero_signal: bool = False
 
 
 @dataclass(slots=True)
@@ -204,6 +207,8 @@ class RewardSpec:
     reward_weights: list[float]
     normalize: RewardNormalization = RewardNormalization.none
     normalize_by: NormalizeBy = NormalizeBy.group
+    workers: RewardWorkers | None = None
+    """Processes that reward; None where the program itself does."""
 
     def __post_init__(self) -> None:
         if len(self.reward_funcs) != len(self.reward_weights):
@@ -382,6 +387,8 @@ class StepResources:
     reference_scorer: TokenScorer | None = None
     seed: int = 0
     """The run's seed, for choices that a step makes at random."""
+    sampled: SamplingCounters = field(default_factory=SamplingCounters)
+    """What rollouts have sampled since the last line of metrics."""
 
 
 @dataclass(slots=True)

@@ -178,6 +178,7 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         f"  - scoring.batching.score_slice: {path}",
         f"  - scoring.batching.max_tokens: {path}",
         f"  - scoring.batching.slice_prefetch: {path}",
+        f"  - scoring.batching.skip_zero_signal: {path}",
         f"  - scoring.batching.prompt_cache_size: {path}",
         f"  - scoring.batching.share_prompts: {path}",
         f"  - generation.batch_size: {path}",

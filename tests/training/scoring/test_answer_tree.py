@@ -7,6 +7,8 @@ import torch
 from support.tiny import tiny_gpt2, tiny_llama, tiny_qwen2
 from torch import nn
 
+from maxent_grpo.objective import fused_head
+from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.training.scoring import enumeration
 from maxent_grpo.training.scoring.enumeration import answer_tree, pack_tree, score_answers
 
@@ -23,11 +25,15 @@ def direct(model: nn.Module, prompt: list[int], answer: list[int]) -> float:
     return sum(float(log_probs[len(prompt) - 1 + n, token]) for n, token in enumerate(answer))
 
 
+@pytest.mark.parametrize("head", [None, HeadTransform()])
 @pytest.mark.parametrize("build", [tiny_llama, tiny_gpt2, tiny_qwen2])
-def test_each_answer_has_the_log_probability_of_its_own_forward_pass(build) -> None:
+def test_each_answer_has_the_log_probability_of_its_own_forward_pass(
+    build, head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_head, "CHUNK_BYTES", 7 * 8 * 128)  # the tree's places fall into several chunks
     model = build()
     uneven = [[END], [57, END], [57, 46, END], [46, 57, 57, 41, END]]
-    scored = score_answers(model, PROMPTS, [ANSWERS, uneven, ANSWERS], pad_token_id=0)
+    scored = score_answers(model, PROMPTS, [ANSWERS, uneven, ANSWERS], pad_token_id=0, head=head)
     for prompt, answers, values in zip(PROMPTS, (ANSWERS, uneven, ANSWERS), scored, strict=True):
         expected = [direct(model, prompt, answer) for answer in answers]
         assert values.tolist() == pytest.approx(expected, abs=1e-9)
@@ -48,14 +54,15 @@ def test_common_beginnings_are_fed_once() -> None:
     assert len(inputs.target_ids) == 27 * 4
 
 
-def test_neither_chunks_nor_company_nor_order_change_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head", [None, HeadTransform()])
+def test_neither_chunks_nor_company_nor_order_change_a_score(head, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_llama()
-    whole = score_answers(model, PROMPTS, [ANSWERS] * 3, pad_token_id=0)
-    backwards = score_answers(model, PROMPTS[::-1], [ANSWERS] * 3, pad_token_id=0)[::-1]
+    whole = score_answers(model, PROMPTS, [ANSWERS] * 3, pad_token_id=0, head=head)
+    backwards = score_answers(model, PROMPTS[::-1], [ANSWERS] * 3, pad_token_id=0, head=head)[::-1]
     assert all(torch.equal(left, right) for left, right in zip(whole, backwards, strict=True))
     monkeypatch.setattr(enumeration, "ANSWERS_PER_PASS", 4)
     monkeypatch.setattr(enumeration, "FORWARD_TOKENS", 30)
-    pieces = score_answers(model, PROMPTS, [ANSWERS] * 3, pad_token_id=0)
+    pieces = score_answers(model, PROMPTS, [ANSWERS] * 3, pad_token_id=0, head=head)
     for left, right in zip(whole, pieces, strict=True):
         assert left.tolist() == pytest.approx(right.tolist(), abs=1e-10)
 

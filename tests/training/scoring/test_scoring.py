@@ -8,14 +8,18 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from maxent_grpo.models.attention import install_layouts
+from maxent_grpo.training.scoring import attention_parts
 from maxent_grpo.training.scoring.batch import (
     RowRange,
     build_score_batch,
+    cut_groups,
     plan_slices,
     sampled_logp_tensor,
+    select_groups,
     tail_window,
-    whole_groups,
 )
+from maxent_grpo.training.scoring.packing import PADDING, Sharing
 from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer, prefetched
 from maxent_grpo.training.scoring.reference import score_without_gradient, sync_reference
 from maxent_grpo.training.types.choices import FinishReason
@@ -57,16 +61,20 @@ def _model(kind, dtype=torch.float64):
         config = GPT2Config(
             vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=2, n_positions=64, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0
         )
-        return GPT2LMHeadModel(config).to(dtype).eval()
-    config, model = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[kind]
-    return model(config(**sizes, num_key_value_heads=2, intermediate_size=96, max_position_embeddings=64)).to(dtype)
+        made = GPT2LMHeadModel(config).to(dtype).eval()
+    else:
+        config, model = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[kind]
+        made = model(config(**sizes, num_key_value_heads=2, intermediate_size=96, max_position_embeddings=64)).to(dtype)
+    install_layouts(made)
+    return made
 
 
-def _scorer(padded=False, entropy="exact", distribution=None, **batching):
+def _scorer(padded=False, entropy="exact", distribution=None, sharing=Sharing.layout, **batching):
     settings = replace(BatchingSettings(0, 0, ENTRIES.__getitem__), **batching)
     return TokenScorer(
-        distribution or SampledDistribution(), settings, entropy, entropy_carries_gradient=True, padded=padded
-    )
+        distribution or SampledDistribution(), settings, entropy, entropy_carries_gradient=True, padded=padded,
+        sharing=sharing,
+    )  # fmt: skip
 
 
 def _scores(model, scorer, batch):
@@ -86,10 +94,10 @@ def _direct(model, temperature=1.0):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
-@pytest.mark.parametrize("padded", [False, True])
-def test_scores_equal_a_direct_forward_of_each_sequence_alone(kind, padded):
+@pytest.mark.parametrize("how", [{"padded": True}, *({"sharing": sharing} for sharing in Sharing)])
+def test_scores_equal_a_direct_forward_of_each_sequence_alone(kind, how):
     model = _model(kind)
-    scores = _scores(model, _scorer(padded, distribution=SampledDistribution(temperature=0.7)), _batch())
+    scores = _scores(model, _scorer(distribution=SampledDistribution(temperature=0.7), **how), _batch())
     assert torch.allclose(scores.logp, _direct(model, 0.7), atol=1e-6)
 
 
@@ -97,10 +105,15 @@ def test_scores_equal_a_direct_forward_of_each_sequence_alone(kind, padded):
 @pytest.mark.parametrize(
     ("path", "passes", "fed"),
     [
-        ({}, 1, 60),
-        ({"share_prompts": False}, 1, 180),
-        ({"logprob_chunk_size": 3}, 4, 66),
-        ({"logprob_chunk_size": 5, "share_prompts": False}, 3, 142),
+        ({}, 1, 48),
+        ({"sharing": Sharing.masks}, 1, 60),
+        ({"padded": True}, 1, 180),
+        ({"share_prompts": False}, 6, 104),
+        ({"sharing": Sharing.none}, 6, 104),
+        ({"logprob_chunk_size": 3}, 4, 65),
+        ({"logprob_chunk_size": 3, "sharing": Sharing.masks}, 4, 66),
+        ({"logprob_chunk_size": 1, "share_prompts": False}, 12, 99),
+        ({"max_tokens": 20, "share_prompts": False}, 7, 102),
     ],
 )
 def test_path_settings_change_the_passes_and_tokens_fed_and_nothing_else(kind, path, passes, fed):
@@ -121,6 +134,51 @@ def test_path_settings_change_the_passes_and_tokens_fed_and_nothing_else(kind, p
     assert torch.allclose(gradient, plain_gradient, atol=1e-5)
     assert (scorer.counters.forward_passes, scorer.counters.fed_tokens) == (passes, fed)
     assert scorer.counters.scored_tokens == 31
+    assert scorer.counters.real_tokens <= fed
+    if scorer.shares_prompts and scorer.sharing is Sharing.layout:
+        assert scorer.counters.real_tokens == fed
+
+
+@pytest.mark.parametrize("whole", [0, attention_parts.WHOLE])
+def test_cutting_a_step_into_chunks_changes_the_last_places_only(whole, monkeypatch):
+    """A model that normalises in the type it has: every path agrees as closely as sums in another order can."""
+    monkeypatch.setattr(attention_parts, "WHOLE", whole)
+    model = _model("gpt2")
+
+    def outcome(**path):
+        model.zero_grad()
+        scores = _scores(model, _scorer(**path), _batch())
+        (scores.logp.sum() + 0.3 * scores.entropy.sum()).backward()
+        return torch.cat([scores.logp.flatten(), *(p.grad.flatten() for p in model.parameters())])
+
+    paths = [{"logprob_chunk_size": size} for size in (1, 3, 5)] + [{"sharing": other} for other in Sharing]
+    for path in [*paths, {"padded": True}]:
+        torch.testing.assert_close(outcome(**path), outcome(), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("skew", [1, 3])
+def test_padded_rows_of_like_length_go_together_and_come_back_in_order(skew):
+    generator = torch.Generator().manual_seed(skew)
+    entries = {f"p{n}": PromptCacheEntry([7] * size, [1] * size) for n, size in enumerate((3, 40, 11, 24))}
+    groups = [
+        [
+            CompletionRecord(name, torch.randint(1, VOCAB, (size,), generator=generator).tolist(), None, FinishReason.eos, 0)
+            for size in (torch.rand(8, generator=generator) ** skew * 20 + 1).long().tolist()
+        ]
+        for name in entries
+    ]  # fmt: skip
+    settings = BatchingSettings(0, 0, entries.__getitem__, share_prompts=False)
+    batch = build_score_batch(list(entries), groups, settings, pad_token_id=0, max_prompt_len=40)
+    model, scorer = _model("llama"), replace(_scorer(), batching=settings)
+    chunks = scorer.assemble(batch, RowRange(0, 32), torch.float64)
+    assert sum(chunk.num_fed for chunk in chunks) <= PADDING * sum(chunk.num_real for chunk in chunks)
+    assert sum(chunk.num_real for chunk in chunks) == 8 * 78 + int(batch.completion_attention_mask.sum())
+    assert len(chunks) <= 12
+    width = batch.completion_ids.shape[1]
+    scores = scorer.score(model, chunks, width)
+    shared = _scorer().score(model, _scorer().assemble(batch, RowRange(0, 32), torch.float64), width)
+    torch.testing.assert_close(scores.logp, shared.logp, atol=1e-6, rtol=0)
+    torch.testing.assert_close(scores.entropy, shared.entropy, atol=1e-6, rtol=0)
 
 
 def test_padding_is_never_read_whatever_stands_in_it():
@@ -151,10 +209,10 @@ def test_a_model_without_logits_to_keep_is_scored_all_the_same():
             return self.inner(input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=use_cache)
 
     model = _model("llama")
-    for padded in (False, True):
-        wrapped = _scores(Plain(model), _scorer(padded), _batch()).logp
+    for how in ({"padded": True}, {"sharing": Sharing.none}, {"sharing": Sharing.masks}):
+        wrapped = _scores(Plain(model), _scorer(**how), _batch()).logp
         # heads of other sizes may add up in another order, which is worth a few units in the last place
-        torch.testing.assert_close(wrapped, _scores(model, _scorer(padded), _batch()).logp, rtol=0, atol=1e-5)
+        torch.testing.assert_close(wrapped, _scores(model, _scorer(**how), _batch()).logp, rtol=0, atol=1e-5)
 
 
 def test_scoring_replays_truncation_and_always_keeps_the_drawn_token():
@@ -230,13 +288,54 @@ def test_slices_by_rows_cover_every_row_once_and_leave_a_shorter_last_one():
     pieces = plan_slices(_batch(score_slice=5), RowRange(2, 12), 0)
     assert [(p.first, p.last) for p in pieces] == [(2, 7), (7, 12)]
     assert [(p.first, p.last) for p in plan_slices(_batch(), RowRange(0, 12), 0)] == [(0, 12)]
-    assert whole_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
-    assert not whole_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+    assert not cut_groups(plan_slices(_batch(score_slice=4), RowRange(0, 12), 0), 4)
+    assert cut_groups(plan_slices(_batch(score_slice=5), RowRange(0, 12), 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (48, [(0, 12)]),
+        (47, [(0, 8), (8, 12)]),  # groups of 15, 13 and 20 tokens with their prompts
+        (28, [(0, 8), (8, 12)]),
+        (20, [(0, 4), (4, 8), (8, 12)]),
+        (18, [(0, 4), (4, 8), (8, 11), (11, 12)]),
+        (13, [(0, 3), (3, 4), (4, 8), (8, 9), (9, 10), (10, 12)]),
+    ],
+)
+def test_slices_by_tokens_end_between_groups_where_they_can(budget, expected):
+    pieces = plan_slices(_batch(), RowRange(0, 12), budget)
+    assert [(piece.first, piece.last) for piece in pieces] == expected
+
+
+def test_rows_and_tokens_both_bound_a_slice():
+    pieces = plan_slices(_batch(score_slice=4), RowRange(0, 12), 1000)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
+    pieces = plan_slices(_batch(score_slice=8), RowRange(0, 12), 16)
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_padded_rows_are_counted_with_their_padding():
+    pieces = plan_slices(_batch(), RowRange(0, 12), 40, shared=False)
+    for piece in pieces:
+        assert TokenScorer.assemble(_scorer(padded=True), _batch(), piece, torch.float32)[0].num_fed <= 40
+    assert [(piece.first, piece.last) for piece in pieces] == [(0, 4), (4, 8), (8, 10), (10, 12)]
+
+
+def test_the_groups_that_are_left_are_those_of_the_batch():
+    batch = _batch()
+    part = select_groups(batch, torch.tensor([True, False, True]), 4)
+    rows = [*range(4), *range(8, 12)]
+    assert part.total_sequences == 8
+    assert part.group_starts == (0, 4)
+    assert torch.equal(part.completion_ids, batch.completion_ids[rows])
+    assert [entry.length for entry in part.prompt_entries] == [batch.prompt_entries[row].length for row in rows]
+    assert select_groups(batch, torch.ones(3, dtype=torch.bool), 4) is batch
 
 
 @pytest.mark.parametrize("budget", [1, 8, 16, 25, 1000])
 def test_slices_by_tokens_keep_to_the_budget_unless_one_row_alone_exceeds_it(budget):
-    batch = _batch(score_slice=1)
+    batch = _batch()
     pieces = plan_slices(batch, RowRange(0, 12), budget)
     assert [row for piece in pieces for row in range(piece.first, piece.last)] == list(range(12))
     lengths = batch.completion_attention_mask.sum(-1).tolist()
