@@ -46,7 +46,10 @@ def test_a_colocated_engine_trains(tmp_path: Path) -> None:
     assert "vLLM: starting the engine in this process" in said
     steps = [line for line in metric_lines(tmp_path / "run") if line["step"] > 0]
     assert [line["generation/weight_syncs"] for line in steps] == [1] * 6
-    assert max(line["mismatch/logprob_gap"] for line in steps) < 1e-3
+    # steps whose groups have no signal are not scored
+    gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
+    assert len(gaps) >= 3
+    assert max(gaps) < 1e-3
     assert steps[-1]["reward/mean"] > steps[0]["reward/mean"] + 0.2
     assert_groups_are_whole(tmp_path / "run", steps=6, group=16)
     assert not list((tmp_path / "run" / "vllm").glob("weights/*"))

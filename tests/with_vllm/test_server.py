@@ -145,7 +145,10 @@ def test_a_run_learns_and_brings_its_weights_before_each_rollout(url: str, tmp_p
     assert [line["generation/weight_syncs"] for line in steps] == [1] * 6
     assert {line["generation/staleness"] for line in steps} == {0}
     assert {line["generation/failed_requests"] for line in steps} == {0}
-    assert max(line["mismatch/logprob_gap"] for line in steps) < 1e-3
+    # steps whose groups have no signal are not scored
+    gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
+    assert len(gaps) >= 3
+    assert max(gaps) < 1e-3
     rewards = [line["reward/mean"] for line in steps]
     assert rewards[-1] > rewards[0] + 0.2
     # the same seeds give the same completions, also from where a run was interrupted

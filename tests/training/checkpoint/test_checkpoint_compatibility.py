@@ -6,7 +6,7 @@ import pytest
 
 from maxent_grpo.config.controller import FixedControllerConfig
 from maxent_grpo.config.data_sources import TableDataConfig
-from maxent_grpo.config.generation import LocalGenerationConfig
+from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig
 from maxent_grpo.config.model import SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.root import RootConfig
@@ -182,6 +182,14 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         f"  - scoring.batching.prompt_cache_size: {path}",
         f"  - scoring.batching.share_prompts: {path}",
         f"  - generation.batch_size: {path}",
+        *(
+            f"  - generation.{name}: how vLLM is run, reached and asked again: the same completions up to rounding"
+            for name in (
+                *("vllm_mode", "engine.*", "weights_dir", "max_in_flight", "vllm.url", "vllm.launch", "vllm.timeout"),
+                *("vllm.max_retries", "vllm.backoff", "vllm.backoff_multiplier", "vllm.retry_sleep"),
+                "vllm.request_id_prefix",
+            )
+        ),
         f"  - model.attention: {path}",
         f"  - model.gradient_checkpointing: {path}",
         f"  - model.compile: {path}",
@@ -210,6 +218,8 @@ def test_every_setting_that_may_change_exists_in_the_configuration() -> None:
         group, *rest = pattern.removesuffix(".*").split(".")
         assert group in RootConfig.__dataclass_fields__
         node = SmolLM2ModelConfig() if pattern == "model.cache_dir" else groups.get(group)
+        if group == "generation" and rest != ["batch_size"]:
+            node = VllmGenerationConfig()
         for name in rest:
             node = getattr(node, name)
 

@@ -40,11 +40,15 @@ def start_engine(
     """
     snapshots = Snapshots(snapshot_root(run_dir, weights_dir), model, tokenizer)
     engine: Engine
-    if settings.vllm_mode == "colocate":
-        note("vLLM: starting the engine in this process")
-        engine = InProcessEngine(snapshots.write(FIRST), options, sleeps=sleeps)
-    else:
-        engine = _servers(settings, options, snapshots, run_dir, note, max_in_flight)
+    try:
+        if settings.vllm_mode == "colocate":
+            note("vLLM: starting the engine in this process")
+            engine = InProcessEngine(snapshots.write(FIRST), options, sleeps=sleeps)
+        else:
+            engine = _servers(settings, options, snapshots, run_dir, note, max_in_flight)
+    except BaseException:
+        snapshots.remove()
+        raise
     return EngineWeights(engine, snapshots, model, settings)
 
 
@@ -67,7 +71,11 @@ def _servers(
         )
     log = run_dir / LOG
     launched = LaunchedServer(snapshots, options, log, note)
-    url = launched.start()
+    try:
+        url = launched.start()
+    except BaseException:  # Ctrl-C while it starts, among others
+        launched.close()
+        raise
     return HttpEngine(
         [Server(url, restart=launched.start)], client, settings.generation_stats,
         model_name=POLICY_NAME, max_in_flight=max_in_flight, close=launched.close,
