@@ -48,7 +48,7 @@ def test_a_colocated_engine_trains(tmp_path: Path) -> None:
     assert [line["generation/weight_syncs"] for line in steps] == [1] * 6
     # steps whose groups have no signal are not scored
     gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
-    assert len(gaps) >= 3
+    assert len(gaps) >= 2
     assert max(gaps) < 1e-3
     assert steps[-1]["reward/mean"] > steps[0]["reward/mean"] + 0.2
     assert_groups_are_whole(tmp_path / "run", steps=6, group=16)
