@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 
 from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.training.forward import accepted
+from maxent_grpo.training.generation.direct_pass import DirectPass, direct_pass
 from maxent_grpo.training.generation.kv_cache import RoomyLayer, drop_rows
 from maxent_grpo.training.generation.prompt_slots import PromptSlots, last
 
@@ -59,17 +60,21 @@ class _PromptLayout:
 class LaidOutPrompts:
     """Keys and values of prompts, each once."""
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], lengths: Tensor, padding: Tensor | None) -> None:
+    def __init__(
+        self, layers: list[tuple[Tensor, Tensor]], lengths: Tensor, padding: Tensor | None, direct: DirectPass | None
+    ) -> None:
         """Hold what the pass over the prompts left.
 
         Args:
             layers: keys and values of each layer [P, kv_heads, width, D], shorter prompts behind zeros.
             lengths: prompt tokens [P].
             padding: 0 at tokens and minus infinity before them; None when all prompts have one length [P, width].
+            direct: makes the steps behind them; None leaves that to the model.
         """
         self._layers = layers
         self._lengths = lengths
         self._padding = padding
+        self._direct = direct
 
     def continued(self, rows: Tensor, room: int) -> LaidOutCompletions:
         """Completions of up to ``room`` tokens, one for each entry of ``rows``, which names its prompt."""
@@ -79,7 +84,7 @@ class LaidOutPrompts:
         """Completions that read their prompts where they are."""
         own = [RoomyLayer(keys[:, :, :0], values[:, :, :0], rows, room) for keys, values in self._layers]
         slots = PromptSlots(self._layers, self._padding, rows)
-        return LaidOutCompletions(own, self._lengths.index_select(0, rows), slots=slots)
+        return LaidOutCompletions(own, self._lengths.index_select(0, rows), direct=self._direct, slots=slots)
 
     def copied(self, rows: Tensor, room: int) -> LaidOutCompletions:
         """Completions with copies of their prompts."""
@@ -88,7 +93,7 @@ class LaidOutPrompts:
         if padding is not None:
             padding = padding.index_select(0, rows)
             padding = torch.cat([padding, padding.new_zeros((rows.shape[0], room))], dim=1)
-        return LaidOutCompletions(own, self._lengths.index_select(0, rows), padding=padding)
+        return LaidOutCompletions(own, self._lengths.index_select(0, rows), direct=self._direct, padding=padding)
 
     @property
     def shareable(self) -> bool:
@@ -109,9 +114,12 @@ class LaidOutCompletions:
         layers: list[RoomyLayer],
         lengths: Tensor,
         *,
+        direct: DirectPass | None,
         slots: PromptSlots | None = None,
         padding: Tensor | None = None,
     ) -> None:
+        self._own = layers
+        self._direct = direct
         self._cache = Cache(layers=layers)  # pyright: ignore[reportArgumentType]  (a list of one kind)
         self._lengths = lengths
         self._slots = slots
@@ -122,6 +130,8 @@ class LaidOutCompletions:
     def advance(self, model: PreTrainedModel, tokens: Tensor, step: int) -> Tensor:
         """Feed token ``step`` of each completion [rows]; returns the logits of token ``step + 1`` [rows, V]."""
         self._layer = 0
+        if self._direct is not None:
+            return self._direct(tokens, self._lengths + step, self._own, self.attend)
         outputs = model(
             input_ids=tokens.unsqueeze(1),
             # four axes are handed through as they are, so that no mask is built
@@ -194,7 +204,7 @@ def run_prompts(
     if min(sizes) < width:
         missing = torch.arange(width, device=device) < width - lengths.unsqueeze(1)
         padding = layers[0][0].new_zeros(missing.shape).masked_fill_(missing, -torch.inf)
-    return logits, LaidOutPrompts(layers, lengths, padding)
+    return logits, LaidOutPrompts(layers, lengths, padding, direct_pass(model))
 
 
 def layout_problem(model: PreTrainedModel, token_ids: Sequence[int]) -> str:
