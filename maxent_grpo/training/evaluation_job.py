@@ -38,12 +38,13 @@ from maxent_grpo.training.evaluation_plan import EvaluationPlan, Subject
 from maxent_grpo.training.evaluation_result import GREEDY
 from maxent_grpo.training.optim import resolve_schedule
 from maxent_grpo.training.prepared_rows import row_renderer
+from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.samplers import local_generator, sampled_distribution
 from maxent_grpo.training.scoring.head_probe import separate_head
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.scoring.sharing import prompt_sharing
 from maxent_grpo.training.settings import evaluation_settings, generation_settings, scoring_settings
-from maxent_grpo.training.setup import build_rewards, make_accelerator, start_warm
+from maxent_grpo.training.setup import make_accelerator, start_warm
 from maxent_grpo.training.types.logging import LoggingHandles
 from maxent_grpo.training.types.rewards import ValidationContext
 from maxent_grpo.training.types.runtime import RuntimeHandles

@@ -28,8 +28,6 @@ from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
-from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms, term_recipes
-from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
@@ -69,6 +67,7 @@ from maxent_grpo.training.prepared_rows import (
 )
 from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
+from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
 from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
@@ -86,13 +85,12 @@ from maxent_grpo.training.settings import (
 )
 from maxent_grpo.training.share.final import write_trained
 from maxent_grpo.training.throughput import yardstick
-from maxent_grpo.training.types.choices import OnBadRow, OnRewardError, ReferenceSource, ZeroSignalStep
+from maxent_grpo.training.types.choices import ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 from maxent_grpo.training.types.rewards import GenerationBatch
 from maxent_grpo.training.types.runtime import (
     LoopSettings,
     OptimizationSettings,
-    RewardSpec,
     RuntimeHandles,
     StepBatchInfo,
     StepResources,
@@ -317,29 +315,6 @@ def _resources(
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,
         seed=config.seed,
     )
-
-
-def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
-    """The reward terms with their weights."""
-    reward = config.reward
-    policies = dict(reward.on_error)
-    if getattr(config.data, "on_bad_row", None) is OnBadRow.skip:
-        # a right answer that turns out to be unreadable only when its row is drawn is left out as well, and counted
-        policies = {"task": OnRewardError.abstain} | policies
-    abstaining = frozenset(name for name, policy in policies.items() if policy is OnRewardError.abstain)
-    calls = CallSettings(reward.functions, reward.styles, abstaining, reward.time_limits)
-    settings = TermSettings(
-        reward.format, reward.numeric, reward.regex, reward.length, reward.overlong, reward.repetition,
-        max_completion_len=config.generation.max_completion_len,
-        assistant_prefix=config.data.assistant_prefix,
-        answer_in=config.data.answer_in.value,
-    )  # fmt: skip
-    terms = build_terms(reward.terms, calls, task.grade, settings)
-    workers = None
-    if reward.workers > 0:
-        grade = getattr(task, "sent_grader", None)
-        workers = RewardWorkers(reward.workers, term_recipes(reward.terms, calls, grade, settings))
-    return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
 
 
 def _loop_parts(

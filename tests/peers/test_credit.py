@@ -20,7 +20,8 @@ from maxent_grpo.rewards.registry import RewardTerm
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training.credit import grade_rollout
 from maxent_grpo.training.credit_rules import ADVANTAGES, CreditRule
-from maxent_grpo.training.setup import build_rewards, run_from_config
+from maxent_grpo.training.reward_terms import build_rewards
+from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.choices import AdvantageKind
 from maxent_grpo.training.types.rewards import GenerationBatch, RewardComputation
 from maxent_grpo.training.types.runtime import RewardSpec

@@ -45,6 +45,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import samplers, setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
+from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.types.choices import GraderName
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
@@ -352,7 +353,7 @@ def test_a_number_may_be_off_by_its_tolerance(tmp_path: Path) -> None:
     """The small task has no numbers: its reward terms are put together as for a run, and asked."""
     for field, tolerance, expected in (("absolute", 0.0, 0.0), ("absolute", 1.0, 1.0), ("relative", 0.02, 1.0)):
         config = configured(tmp_path / "run", "+reward.terms.numeric=1", f"reward.numeric.{field}={tolerance}")
-        numeric = setup.build_rewards(config, build_task(config.data)).reward_funcs[-1]
+        numeric = build_rewards(config, build_task(config.data)).reward_funcs[-1]
         [grade] = numeric(["?"], ["101"], [[1]], {"answer": ["100"]})
         assert grade.reward == expected
 
@@ -362,7 +363,7 @@ def test_a_search_is_given_its_time(tmp_path: Path) -> None:
     pattern = ("+reward.terms.regex=1", "reward.regex.pattern='(a|aa)+$'")
     for seconds, length, reason in ((10.0, 12, ""), (0.001, 60, "too_slow")):
         config = configured(tmp_path / "run", *pattern, f"reward.regex.time_limit={seconds}")
-        term = setup.build_rewards(config, build_task(config.data)).reward_funcs[-1]
+        term = build_rewards(config, build_task(config.data)).reward_funcs[-1]
         [grade] = term(["?"], ["a" * length + "c"], [[1]], {})
         assert grade.reason == reason
 

@@ -30,8 +30,9 @@ from maxent_grpo.training.preview.sight import Sight, gpu_is_elsewhere, look
 from maxent_grpo.training.preview.sizes import Answers, Workload, memory_estimate, model_shape, parameter_counts
 from maxent_grpo.training.preview.text import memory_rows, preview_text
 from maxent_grpo.training.resume import find_resume
+from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.settings import generation_settings, scoring_settings
-from maxent_grpo.training.setup import build_rewards, facts, make_accelerator, run_from_config
+from maxent_grpo.training.setup import facts, make_accelerator, run_from_config
 from maxent_grpo.training.types.runtime import GenerationSettings
 
 LOOKED_AT = 64

@@ -63,7 +63,6 @@ class GenerationFn(Protocol):
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[Any | None]] | None]:
         """Sample ``num_samples`` completions of each prompt, or ``per_prompt_counts[i]`` of prompt i when given."""
-        ...
 
 
 @runtime_checkable
@@ -74,7 +73,6 @@ class VersionedSampler(Protocol):
 
     def begin_rollout(self, index: int) -> None:
         """Start rollout ``index``; the same index draws the same samples again."""
-        ...
 
 
 @runtime_checkable
@@ -85,7 +83,6 @@ class BackfillingSampler(Protocol):
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
         """The same as a call of the sampler, by the trainer's own model."""
-        ...
 
 
 @dataclass(slots=True)
@@ -208,7 +205,7 @@ class RewardSpec:
     normalize: RewardNormalization = RewardNormalization.none
     normalize_by: NormalizeBy = NormalizeBy.group
     workers: RewardWorkers | None = None
-    """Processes that reward; None where the program itself does."""
+    """Processes that reward, if any."""
 
     def __post_init__(self) -> None:
         if len(self.reward_funcs) != len(self.reward_weights):
