@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 class GenerationFn(Protocol):
     """Samples completions: the seam between training and every sampler.
 
-    Takes prompts, a number of completions for each, and optionally a separate number per prompt; returns the texts
-    grouped by prompt and, when it tracks them, one ``CompletionRecord`` per text. Callers must not know which sampler it is.
+    Returns the texts grouped by prompt and, when it tracks them, one ``CompletionRecord`` per text. Callers must not know which it is.
     """
 
     def __call__(
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[Any | None]] | None]:
         """Sample ``num_samples`` completions of each prompt, or ``per_prompt_counts[i]`` of prompt i when given."""
+        ...
 
 
 @runtime_checkable
@@ -83,6 +83,7 @@ class BackfillingSampler(Protocol):
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
         """The same as a call of the sampler, by the trainer's own model."""
+        ...
 
 
 @dataclass(slots=True)
