@@ -34,7 +34,7 @@ class BatchingConfig:
     score_slice: int = 0
     """Most sequences assembled and back-propagated together; 0 is all of a loader batch, as far as max_tokens lets them [sequences]."""
     max_tokens: int = 768
-    """Most tokens that a slice feeds to the model, which bounds the memory of activations: a slice ends where the next whole group would not fit, and a group is cut only where it alone is larger. A CPU gains nothing above 512; a GPU wants some thousands. 0 is no limit [tokens]."""
+    """Most tokens that a slice feeds to the model, which bounds the memory of activations: a slice ends where the next whole group would not fit, and a group is cut only where it alone is larger, into parts with as many tokens of completions as of the prompt at least. A CPU gains nothing above 512; a GPU wants some thousands. 0 is no limit [tokens]."""
     score_tail_tokens: int | None = None
     """Train only the last N tokens of each completion; null trains all [tokens]."""
     slice_prefetch: int = 0

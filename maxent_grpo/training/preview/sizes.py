@@ -30,6 +30,7 @@ from maxent_grpo.training.memory import (
 from maxent_grpo.training.memory_sizes import ModelShape, Pass, ScoringPath
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.old_scores import needs_old_scores
+from maxent_grpo.training.scoring.batch import budget_of_group
 from maxent_grpo.training.settings import entropy_mode
 from maxent_grpo.training.types.choices import ReferenceSource
 from maxent_grpo.training.types.runtime import GenerationSettings, OptimizationSchedule, ScoringSettings
@@ -220,8 +221,8 @@ def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tup
 def _rows_within(budget: int, group: int, prompt: int, completion: int, rows: int) -> int:
     """Sequences of full length that a slice of ``budget`` tokens takes: whole groups, or part of one that is too large, at least one."""
     groups = budget // (prompt + group * completion)
-    size = groups * group if groups else (budget - prompt) // completion
-    return min(max(size, 1), rows)
+    of_one = (max(budget, budget_of_group(prompt) if group > 1 else 0) - prompt) // completion
+    return min(max(groups * group if groups else min(of_one, group), 1), rows)
 
 
 def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int, int]:

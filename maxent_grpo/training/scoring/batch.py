@@ -95,8 +95,9 @@ def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int, *, shared:
     """Cut a loader batch into slices of at most ``slice_size`` rows and ``max_tokens`` tokens; 0 is no limit.
 
     By tokens it is cut between groups, a slice ending where the next whole group would not fit. A group is cut only where
-    it alone is too large, so that its prompt is run once and a listwise term finds its scores together; and a single row
-    above the budget is a slice of its own: no row is dropped or cut.
+    it alone is too large, so that its prompt is run once and a listwise term finds its scores together. Its parts may have as many
+    tokens of completions as of the prompt, whatever the budget: a long prompt would else be run for each completion. A single
+    row above the budget is a slice of its own: no row is dropped or cut.
 
     Args:
         batch: the sequences.
@@ -113,7 +114,9 @@ def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int, *, shared:
     lengths = batch.completion_attention_mask.sum(dim=-1).tolist()
 
     def fits(rows: RowRange) -> bool:
-        return _fed_tokens(batch, lengths, rows, shared=shared) <= max_tokens
+        limit = max(max_tokens, budget_of_group(batch.prompt_entries[rows.first].length)) if shared else max_tokens
+        alone = len(_groups_within(batch, rows)) == 1
+        return _fed_tokens(batch, lengths, rows, shared=shared) <= (limit if alone else max_tokens)
 
     slices: list[RowRange] = []
     for block in blocks:
@@ -121,6 +124,11 @@ def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int, *, shared:
             rows = [RowRange(row, row + 1) for row in range(joined.first, joined.last)]
             slices += [joined] if fits(joined) else _joined(rows, fits)
     return slices
+
+
+def budget_of_group(prompt: int) -> int:
+    """Tokens that a part of a group may always have: a prompt that is run again costs no more than what stands behind it."""
+    return 2 * prompt
 
 
 def _joined(parts: Sequence[RowRange], fits: Callable[[RowRange], bool]) -> list[RowRange]:
