@@ -76,7 +76,7 @@ def _best_of(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[s
     ):
         if value is not None:
             yield (
-                f"{path}={value}: vLLM no longer samples more than it returns, and training needs every completion that was "
+                f"{path}={value}: vLLM samples no more than it returns, and training needs every completion that was "
                 f"drawn; write {path}=null, and generation.num_generations={value} for larger groups"
             )
 

@@ -33,7 +33,7 @@ def sampling_engine(
         yield partial(local_generator, runtime)
         return
     _require_possible(config, runtime)
-    # vLLM takes a while to import and is not needed otherwise
+    # asks the engine's own library, which other samplers do without
     from maxent_grpo.training.generation.vllm.build import start_engine
 
     weights = start_engine(

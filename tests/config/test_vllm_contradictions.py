@@ -52,9 +52,9 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.vllm.url=http://a:1,http://a:1/: names a server twice, which would be given twice its share; name each once"
     ],
     ("generation.vllm.best_of=32", "generation.penalty.gen_best_of=20"): [
-        "generation.penalty.gen_best_of=20: vLLM no longer samples more than it returns, and training needs every completion "
+        "generation.penalty.gen_best_of=20: vLLM samples no more than it returns, and training needs every completion "
         "that was drawn; write generation.penalty.gen_best_of=null, and generation.num_generations=20 for larger groups",
-        "generation.vllm.best_of=32: vLLM no longer samples more than it returns, and training needs every completion that was "
+        "generation.vllm.best_of=32: vLLM samples no more than it returns, and training needs every completion that was "
         "drawn; write generation.vllm.best_of=null, and generation.num_generations=32 for larger groups",
     ],
     ("generation.penalty.gen_presence_penalty=3.0", *CORRECTED): [

@@ -12,6 +12,8 @@ from support.runs import completion_lines, metric_lines, overrides
 from support.vllm_policy import HAS_VLLM, NEEDS_VLLM
 from support.vllm_runs import LEARNING, assert_groups_are_whole
 
+from maxent_grpo.training.generation.vllm.weights import PREFIX, SHARED_MEMORY
+
 pytestmark = pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)
 
 ROOT = Path(__file__).parents[2]
@@ -34,11 +36,12 @@ def command(run_dir: Path, *extra: str) -> list[str]:
 
 def run(run_dir: Path, *extra: str) -> str:
     """Run it to its end; returns what it printed."""
-    done = subprocess.run(
-        command(run_dir, *extra), env=ENVIRONMENT, capture_output=True, text=True, timeout=580, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(run_dir, *extra), env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as process:
+        said, failed = process.communicate(timeout=580)
+    assert process.returncode == 0, said + failed
+    assert not list(SHARED_MEMORY.glob(f"{PREFIX}{process.pid}_*")), "the snapshots went with the run"
+    return said
 
 
 def test_a_colocated_engine_trains(tmp_path: Path) -> None:
@@ -52,7 +55,6 @@ def test_a_colocated_engine_trains(tmp_path: Path) -> None:
     assert max(gaps) < 1e-3
     assert steps[-1]["reward/mean"] > steps[0]["reward/mean"] + 0.2
     assert_groups_are_whole(tmp_path / "run", steps=6, group=16)
-    assert not list((tmp_path / "run" / "vllm").glob("weights/*"))
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ class VLLMClientConfig:
     request_logprobs: bool = True
     """Ask for the log-probability of each sampled token."""
     best_of: int | None = None
-    """Sample this many and keep the best; refused, since vLLM no longer offers it."""
+    """Sample this many and keep the best; refused, since vLLM has none."""
     frequency_penalty: float | None = None
     """See `penalty.gen_frequency_penalty`, which wins."""
     presence_penalty: float | None = None

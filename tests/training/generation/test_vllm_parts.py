@@ -104,7 +104,7 @@ def nobody() -> Server:
     """The address of a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return Server(f"http://127.0.0.1:{probe.getsockname()[1]}")
+        return Server(f"http://127.0.0.1:{probe.getsockname()[1]}", "policy")
 
 
 @pytest.mark.parametrize(("retries", "backoff", "multiplier", "pauses"), [(2, 0.05, 3.0, 0.2), (3, 0.05, 1.0, 0.15), (0, 9.0, 2.0, 0.0)])  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_request_that_fails_is_sent_again_after_growing_pauses(
 ) -> None:
     client = VLLMClientConfig(max_retries=retries, backoff=backoff, backoff_multiplier=multiplier)
     stats, server = {"failed_requests": 0}, nobody()
-    engine = HttpEngine([server], client, stats, model_name="policy", max_in_flight=2)
+    engine = HttpEngine([server], client, stats, max_in_flight=2)
     started = time.monotonic()
     with pytest.raises(GenerationError) as caught:
         engine.complete([ASK], 0)
@@ -169,14 +169,20 @@ def test_a_server_that_does_not_start_is_given_up_in_time(tmp_path: Path) -> Non
 
 def test_snapshots_lie_where_asked_and_go_with_their_owner(tmp_path: Path) -> None:
     model = tiny_llama(torch.float32)
-    assert snapshot_root(tmp_path, str(tmp_path / "there")) == tmp_path / "there"
-    snapshots = Snapshots(tmp_path / "there", model, tiny_tokenizer())
+    there = [snapshot_root(tmp_path, str(tmp_path / "there")) for _ in range(2)]
+    assert there[0] != there[1]
+    assert {root.parent for root in there} == {tmp_path / "there"}
+    neighbour = tmp_path / "there" / "version_7"
+    neighbour.mkdir()
+    snapshots = Snapshots(there[0], model, tiny_tokenizer())
     folders = [snapshots.write(version) for version in (0, 1, 2)]
     assert [folder.is_dir() for folder in folders] == [False, True, True]
     assert {path.name for path in folders[-1].iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
     assert snapshots.any() == folders[-1]
     snapshots.remove()
-    assert not (tmp_path / "there").exists()
+    assert not there[0].exists()
+    assert neighbour.is_dir()
+    assert there[1].is_dir()
 
 
 def test_other_weights_are_told_by_a_probe() -> None:

@@ -9,6 +9,7 @@ import requests
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm import transport
 from maxent_grpo.training.generation.vllm.engine import Engine
 from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
 from maxent_grpo.training.generation.vllm.in_process import InProcessEngine
@@ -65,10 +66,8 @@ def _servers(
         urls = [url.strip().rstrip("/") for url in client.url.split(",")]
         names = {url: _served_name(url, client.timeout) for url in urls}
         note(f"vLLM: {', '.join(f'{url} serves {name}' for url, name in names.items())}")
-        servers = [Server(url) for url in urls]
-        return HttpEngine(
-            servers, client, settings.generation_stats, model_name=names[urls[0]], max_in_flight=max_in_flight
-        )
+        servers = [Server(url, names[url]) for url in urls]
+        return HttpEngine(servers, client, settings.generation_stats, max_in_flight=max_in_flight)
     log = run_dir / LOG
     launched = LaunchedServer(snapshots, options, log, note)
     try:
@@ -77,8 +76,8 @@ def _servers(
         launched.close()
         raise
     return HttpEngine(
-        [Server(url, restart=launched.start)], client, settings.generation_stats,
-        model_name=POLICY_NAME, max_in_flight=max_in_flight, close=launched.close,
+        [Server(url, POLICY_NAME, restart=launched.start)], client, settings.generation_stats,
+        max_in_flight=max_in_flight, close=launched.close,
     )  # fmt: skip
 
 
@@ -115,7 +114,7 @@ class LaunchedServer:
 
 def _served_name(url: str, timeout: float) -> str:
     try:
-        response = requests.get(f"{url}/v1/models", timeout=timeout)
+        response = transport.get(f"{url}/v1/models", timeout=timeout)
         response.raise_for_status()
         return str(response.json()["data"][0]["id"])
     except (requests.RequestException, KeyError, IndexError, TypeError, ValueError) as error:

@@ -1,7 +1,8 @@
 """Keeps a server, or a folder, no longer than the process that wants it: run as a script, with the standard library alone.
 
-Given ``--remove FOLDER`` it waits until its standard input closes and removes the folder. Otherwise the guard starts the server in a process group of its own and waits. When its standard input closes, which happens however the
-parent ends, the whole group is ended: by SIGTERM, and after a grace by SIGKILL. It ends with the server's exit status.
+Given ``--remove FOLDER`` it waits until its standard input closes, which happens however the parent ends, and removes the folder.
+Otherwise it starts the server in a process group of its own, and when its standard input closes ends the whole group: by
+SIGTERM, and after a grace by SIGKILL. It ends with the server's exit status.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import time
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
-
-
 REMOVE = "--remove"
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import requests
 
 from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm import transport
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, BadAnswerError, read_answers
 from maxent_grpo.training.types.generation import VLLMClientConfig
 
@@ -33,6 +34,8 @@ class Server:
     """One server and what is known of it."""
 
     url: str
+    model: str
+    """What it calls the model."""
     num_running: int = 0
     """Requests that it has been sent and has not answered."""
     num_failed: int = 0
@@ -52,12 +55,11 @@ class HttpEngine:
         client: VLLMClientConfig,
         stats: dict[str, int],
         *,
-        model_name: str,
         max_in_flight: int,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._servers = list(servers)
-        self._client, self._stats, self._model_name = client, stats, model_name
+        self._client, self._stats = client, stats
         self._pool = ThreadPoolExecutor(max_workers=max_in_flight, thread_name_prefix="vllm")
         self._choosing, self._counting = threading.Lock(), threading.Lock()
         self._weights: tuple[Path, int] | None = None
@@ -113,7 +115,7 @@ class HttpEngine:
         def attempt(server: Server) -> list[Answer]:
             if not self._has_version(server, version):
                 self._load_again(server, version)
-            body = self._post(server, "/v1/completions", self._completion_request(ask))
+            body = self._post(server, "/v1/completions", self._completion_request(server, ask))
             answers = read_answers(body, ask)
             # a server that started anew in between has other weights: what it gave is not the policy's
             if not self._has_version(server, version):
@@ -122,9 +124,9 @@ class HttpEngine:
 
         return self._with_retries(attempt, f"the completions of row {ask.row_id!r}")
 
-    def _completion_request(self, ask: Ask) -> dict[str, Any]:
+    def _completion_request(self, server: Server, ask: Ask) -> dict[str, Any]:
         request = {
-            "model": self._model_name,
+            "model": server.model,
             "prompt": list(ask.prompt_ids),
             "return_token_ids": True,
             **ask.parameters,
@@ -135,7 +137,7 @@ class HttpEngine:
 
     def _prompt_logp(self, server: Server, token_ids: Sequence[int]) -> list[float]:
         request = {
-            "model": self._model_name, "prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0,
+            "model": server.model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0,
         }  # fmt: skip
 
         def attempt(chosen: Server) -> list[float]:
@@ -250,10 +252,10 @@ class HttpEngine:
             self._stats["failed_requests"] += 1
 
     def _post(self, server: Server, path: str, body: dict[str, Any] | None) -> Any:
-        return _read(requests.post(f"{server.url}{path}", json=body, timeout=self._client.timeout))
+        return _read(transport.post(f"{server.url}{path}", body, timeout=self._client.timeout))
 
     def _get(self, server: Server, path: str) -> Any:
-        return _read(requests.get(f"{server.url}{path}", timeout=self._client.timeout))
+        return _read(transport.get(f"{server.url}{path}", timeout=self._client.timeout))
 
 
 def _read(response: requests.Response) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, checked_logp, finish_reason
-from maxent_grpo.training.generation.vllm.server_process import ServerOptions
+from maxent_grpo.training.generation.vllm.server_process import GENERATION_CONFIG, LOGPROBS_MODE, ServerOptions
 
 HERE = "the engine in this process"
 
@@ -32,7 +32,7 @@ class InProcessEngine:
             more |= {"enable_chunked_prefill": False, "max_num_batched_tokens": options.prefill_tokens}
         if options.gpu_memory_utilization is not None:
             more["gpu_memory_utilization"] = options.gpu_memory_utilization
-        with _own_threads_and_seed():
+        with _lent():
             from vllm import LLM
 
             self._llm: Any = LLM(
@@ -41,8 +41,8 @@ class InProcessEngine:
                 seed=options.seed,
                 enforce_eager=options.enforce_eager,
                 tensor_parallel_size=options.tensor_parallel_size,
-                logprobs_mode="processed_logprobs",
-                generation_config="vllm",
+                logprobs_mode=LOGPROBS_MODE,
+                generation_config=GENERATION_CONFIG,
                 enable_sleep_mode=sleeps,
                 **more,
             )
@@ -57,7 +57,6 @@ class InProcessEngine:
 
         if self._version is not None and self._version != version:
             raise GenerationError(f"{HERE} has the weights of version {self._version}, not of {version}")
-        self._wake()
         parameters: list[Any] = []
         for ask in asks:
             given = dict(ask.parameters)
@@ -67,20 +66,21 @@ class InProcessEngine:
                 given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
             parameters.append(SamplingParams(**given))
         prompts = [{"prompt_token_ids": list(ask.prompt_ids)} for ask in asks]
-        with _own_threads_and_seed():
+        with _lent():
+            self._wake()
             outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
-        if self._sleeps:
-            self._llm.sleep(level=1)
-            self._is_asleep = True
-        return [
-            [_answer(output, ask) for output in sorted(request.outputs, key=lambda output: output.index)]
-            for ask, request in zip(asks, outputs, strict=True)
-        ]
+            if self._sleeps:
+                self._llm.sleep(level=1)
+                self._is_asleep = True
+            return [
+                [_answer(output, ask) for output in sorted(request.outputs, key=lambda output: output.index)]
+                for ask, request in zip(asks, outputs, strict=True)
+            ]
 
     def load(self, folder: Path, version: int) -> None:
         """Take the weights in ``folder``; see ``Engine``."""
-        self._wake()
-        with _own_threads_and_seed():
+        with _lent():
+            self._wake()
             self._version = None
             self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
             self._llm.reset_prefix_cache()
@@ -90,8 +90,8 @@ class InProcessEngine:
         """See ``Engine``."""
         from vllm import SamplingParams
 
-        self._wake()
-        with _own_threads_and_seed():
+        with _lent():
+            self._wake()
             asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
             output = self._llm.generate([{"prompt_token_ids": list(token_ids)}], asked, use_tqdm=False)[0]
         given = output.prompt_logprobs[1:]
@@ -121,11 +121,17 @@ def _answer(output: Any, ask: Ask) -> Answer:
 
 
 @contextmanager
-def _own_threads_and_seed() -> Iterator[None]:
-    """The engine sets torch's threads and seeds for itself; the trainer keeps its own."""
+def _lent() -> Iterator[None]:
+    """The engine sets torch's threads and seeds for itself; the trainer keeps its own, and hears of what fails as of any sampler.
+
+    Raises:
+        GenerationError: the engine failed, ran out of memory or gave no proper answer.
+    """
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     try:
         yield
+    except (RuntimeError, ValueError, KeyError, IndexError, AssertionError) as error:
+        raise GenerationError(f"{HERE} failed ({type(error).__name__}: {str(error).splitlines()[:1]})") from error
     finally:
         torch.set_num_threads(threads)
         torch.set_rng_state(state)

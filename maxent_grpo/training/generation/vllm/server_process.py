@@ -14,9 +14,13 @@ from pathlib import Path
 import requests
 
 from maxent_grpo.errors import GenerationError
-from maxent_grpo.training.generation.vllm import guard
+from maxent_grpo.training.generation.vllm import guard, transport
 
 HOST = "127.0.0.1"
+LOGPROBS_MODE = "processed_logprobs"
+"""Log-probs of the distribution that is sampled, with temperature and truncation."""
+GENERATION_CONFIG = "vllm"
+"""The folder's recommended temperature and top-k are not ours."""
 POLICY_NAME = "policy"
 """What the served model is called."""
 PREFILL_TOKENS = 8192
@@ -61,10 +65,7 @@ def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
         sys.executable, "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(model), "--served-model-name", POLICY_NAME, "--host", HOST, "--port", str(port),
         "--dtype", options.dtype, "--max-model-len", str(options.max_model_len), "--seed", str(options.seed),
-        # log-probs of the distribution that is sampled, with temperature and truncation
-        "--logprobs-mode", "processed_logprobs",
-        # the folder's recommended temperature and top-k are not ours
-        "--generation-config", "vllm",
+        "--logprobs-mode", LOGPROBS_MODE, "--generation-config", GENERATION_CONFIG,
         "--tensor-parallel-size", str(options.tensor_parallel_size),
     ]  # fmt: skip
     if options.on_cpu:
@@ -163,7 +164,7 @@ class ServerProcess:
 
 def _is_healthy(url: str) -> bool:
     try:
-        return requests.get(f"{url}/health", timeout=5).ok
+        return transport.get(f"{url}/health", timeout=5).ok
     except requests.RequestException:
         return False
 

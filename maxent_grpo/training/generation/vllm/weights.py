@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -20,20 +21,28 @@ from maxent_grpo.training.generation.vllm import guard
 
 PROBE_TOKENS = 16
 """Length of the sequence whose log-probabilities are compared [tokens]."""
-PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Mean difference of log-probabilities that is rounding [nats]."""
 KEPT = 2
 """Snapshots that stay: the one in use, and the one before it, which a server may still be reading."""
 SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "maxent_grpo_"
+"""Begins the names of folders with snapshots."""
 
 
 def snapshot_root(run_dir: Path, chosen: str | None) -> Path:
-    """Where snapshots lie: a chosen folder, memory that this machine's processes share, or the run's folder."""
+    """A new folder for snapshots: in a chosen one, in memory that this machine's processes share, or in the run's folder.
+
+    It is this run's alone, since it is removed with all that is in it when the run ends. In a chosen folder it can be read by
+    servers of other users.
+    """
+    in_memory = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    parent = Path(chosen) if chosen is not None else SHARED_MEMORY if in_memory else run_dir / "vllm"
+    parent.mkdir(parents=True, exist_ok=True)
+    root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_", dir=parent))
     if chosen is not None:
-        return Path(chosen)
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        return SHARED_MEMORY / f"maxent_grpo_{os.getpid()}_{abs(hash(str(run_dir))):x}"
-    return run_dir / "vllm" / "weights"
+        root.chmod(0o755)
+    return root
 
 
 class Snapshots:
