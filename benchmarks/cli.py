@@ -54,6 +54,12 @@ def main(arguments: list[str]) -> int:
     """The exit status: 0, 1 when something could not be measured or a ratio fell, 2 for a wrong command line."""
     asked = _parser().parse_args(arguments)
     form = Form.quick if asked.quick else Form.full if asked.full else Form.standard
+    if asked.readme and (asked.only or form is Form.quick):
+        print(
+            "python -m benchmarks: README.md quotes the whole table: leave out --only and --quick, or --readme",
+            file=sys.stderr,
+        )
+        return 2
     console = Console()
     if asked.old is not None and asked.new is not None:
         return _compare(read(asked.old), read(asked.new), console)

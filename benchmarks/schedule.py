@@ -81,7 +81,8 @@ def circumstances(request: dict[str, Any]) -> str:
     """A digest of everything that a sample depends on but the machine."""
     versions = {package: installed(package) for package in PACKAGES}
     asked = {name: request[name] for name in ("kind", "side", "work")}
-    text = json.dumps([asked, versions, current_versions()["source"]], sort_keys=True)
+    own = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    text = json.dumps([asked, versions, current_versions()["source"], own], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -202,6 +202,12 @@ def test_a_ratio_that_fell_by_more_than_a_tenth_is_flagged(tmp_path: Path, capsy
     assert subprocess.run(command, capture_output=True, cwd=REPOSITORY).returncode == 1
 
 
+@pytest.mark.parametrize("part", [["--quick"], ["--only", "head"]])
+def test_a_part_of_the_table_does_not_go_into_readme(part: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--readme", *part]) == 2
+    assert "README.md quotes the whole table" in capsys.readouterr().err
+
+
 def test_the_command_refuses_a_name_that_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "stpe"]) == 2
     assert "--only stpe: no measurement of that name in the standard form" in capsys.readouterr().err
