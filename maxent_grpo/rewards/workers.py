@@ -174,6 +174,8 @@ def _listen(worker: _Worker) -> None:
             else:
                 future.set_exception(outcome)
     except EOFError:
+        pass
+    finally:  # also after an outcome that cannot be read: nobody waits for a process that is not listened to
         with worker.lock:
             worker.has_ended = True
             left, worker.waiting = list(worker.waiting), deque()

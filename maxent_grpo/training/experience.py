@@ -172,7 +172,7 @@ def build_experience(
         behaviour = _behaviour_scores(sampled, scoring).view_as(valid) if method.needs_behaviour_logp else None
         counted = counted_groups(rewards, valid, scoring.equal_groups)
         if saved is not None:
-            scored = saved["scored"]
+            scored = saved.get("scored", torch.ones_like(counted))  # all, in checkpoints that do not say
         else:
             scored = scored_groups(method, scoring, rewards, valid, complete.view_as(valid), counted, mask)
     if old is None:

@@ -233,7 +233,7 @@ def _measure(
         sampled=resources.sampled.drain(),
         scored=sum((counters.work for counters in counted), Work()),
         trained=report.work,
-        tokens=int(report.counts.tokens),
+        tokens=report.trained_tokens,
     )
     return metrics, work
 

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from maxent_grpo.training.types.generation import GENERATION_COUNTERS
-from maxent_grpo.training.types.phases import PHASES
-
-
-@dataclass(frozen=True)
-class MetricInfo:
-    """Meaning and unit of a metric, or of a family of metrics."""
-
-    meaning: str
-    unit: str = "1"
-    when: str = ""
-    """What makes it appear on a line; empty where every line of its group has it."""
-
-
-@dataclass(frozen=True)
-class MetricGroup:
-    """What the metrics under one prefix have in common."""
-
-    about: str
-    source: str
-    """The function that measures them, as `module.name` below `maxent_grpo`."""
-    axis: str = "every optimiser step"
-    """Which lines of metrics.jsonl have them."""
-
+from maxent_grpo.training.types.machine_metrics import MACHINE_METRICS
+from maxent_grpo.training.types.metric_info import MetricGroup, MetricInfo
 
 GROUPS: dict[str, MetricGroup] = {
     "reward/": MetricGroup(
@@ -97,7 +74,6 @@ _TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_s
 _SEVERAL = "reward.terms has two or more"
 _LISTWISE = "some group takes part in the listwise term"
 
-_COMPUTED = "the model's operations are known: not with experts"
 
 METRICS: dict[str, MetricInfo] = {
     "reward/mean": MetricInfo("mean utility of the step's valid completions", "reward", "some completion is valid"),
@@ -356,27 +332,7 @@ METRICS: dict[str, MetricInfo] = {
         "accuracy of a linear probe that reads the seed from pooled hidden states, on rows held out from its fit"
     ),
     "eval/seed/probe_chance": MetricInfo("accuracy of guessing the seed: one over the number of seeds"),
-    "time/step_seconds": MetricInfo("from the line before to this one; the other times add up to it", "seconds"),
-    **{f"time/{name}_seconds": MetricInfo(phase.about, "seconds", phase.when) for name, phase in PHASES.items()},
-    "time/other_seconds": MetricInfo("what no phase claims", "seconds"),
-    "throughput/tokens_per_second": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
-    "throughput/sampled_tokens_per_second": MetricInfo(
-        "completion tokens sampled per second of time/rollout_seconds", "tokens/second", "a rollout was sampled"
-    ),
-    "throughput/mfu": MetricInfo(
-        "useful operations of sampling and scoring per second of the step without evaluation, over the rate at which this "
-        "machine multiplies matrices",
-        when=_COMPUTED,
-    ),
-    "throughput/mfu_rollout": MetricInfo(
-        "the same of sampling over time/rollout_seconds", when=f"a rollout was sampled, and {_COMPUTED}"
-    ),
-    "throughput/mfu_update": MetricInfo(
-        "the same of the trained passes, forward and backward, over time/policy_seconds and time/backward_seconds",
-        when=_COMPUTED,
-    ),
-    "memory/peak_rss_mib": MetricInfo("largest resident memory of the process so far", "MiB"),
-    "memory/peak_cuda_mib": MetricInfo("most memory of the GPU that tensors held so far", "MiB", "there is a GPU"),
+    **MACHINE_METRICS,
 }
 """Every metric's name, meaning and unit; a name ending in ``*`` stands for a family."""
 

@@ -105,6 +105,11 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
     experience, rewards = report.experience, report.experience.rewards
     rows = experience.rows(report.groups)
     weights = report.targets.log_weights.exp().flatten().tolist()
+    # of a group that was not run the reference's score is not known, nor therefore its weights
+    is_known = torch.ones(len(report.groups), dtype=torch.bool)
+    if experience.reference is not None and report.scored is not None:
+        is_known = report.scored
+    has_weight = is_known.repeat_interleave(experience.group_size).tolist()
     records = []
     for n in range(rows.first, rows.last):
         record = (rewards.ref_logprob_meta or [])[n]
@@ -120,7 +125,7 @@ def completion_records(report: StepReport) -> list[dict[str, Any]]:
                 "utility": None if math.isnan(rewards.total_utils[n]) else rewards.total_utils[n],
                 "advantage": rewards.advantage_samples[n],
                 "q": rewards.q_distribution.samples[n],
-                "weight": weights[n - rows.first],
+                "weight": weights[n - rows.first] if has_weight[n - rows.first] else None,
                 "mode": verdict["mode"],
                 "reason": verdict["reason"],
                 "finish_reason": sampled["finish_reason"],

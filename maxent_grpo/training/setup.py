@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -186,7 +186,9 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
     torch.manual_seed(config.seed)
-    accelerator = Accelerator(cpu=config.run.device is DeviceChoice.cpu)
+    # buffers are constants, and exchanging them would make every forward pass one that all processes must make
+    parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
+    accelerator = Accelerator(cpu=config.run.device is DeviceChoice.cpu, kwargs_handlers=[parallel])
     if config.run.device is DeviceChoice.cuda and accelerator.device.type != "cuda":
         raise ConfigError(
             f"run.device=cuda: torch finds no CUDA device here and would compute on {accelerator.device}; use run.device=auto "
@@ -309,7 +311,8 @@ def _resources(
             scoring,
             score_mode=scoring.weighting.score_mode,
             max_completion_len=generation.max_completion_len,
-            moves_kl_beta=KL_BETA in config.controller.adapted(),
+            # a controller's state brings its own coefficient
+            moves_kl_beta=KL_BETA in config.controller.adapted() or config.controller.paths.resume_from is not None,
         ),
         scorer=scorer,
         reference_scorer=reference_scorer if ctx.runtime.reference_model is not None else None,

@@ -58,6 +58,8 @@ class StepReport:
     """Whether the policy term was weighted by the mismatch between sampler and trainer."""
     work: Work = field(default_factory=Work)
     """What the slices that were trained needed."""
+    trained_tokens: int = 0
+    """Completion tokens that went through the model and are trained, of all processes."""
     scored: Tensor | None = None
     """[P] groups that were run through the model; None is all of them."""
 
@@ -131,7 +133,7 @@ def train_step(
     return StepReport(
         experience, groups, targets, rows.spread(row_scores), losses, sums, counts, values, update, controller.metrics(),
         None if chosen is None else chosen.selected, method.mismatch is not None,
-        rows.work(), rows.groups,
+        rows.work(), int(global_sum(accelerator, [float(rows.mask.sum())])[0]), rows.groups,
     )  # fmt: skip
 
 
