@@ -32,6 +32,7 @@ from support.vllm_runs import JOINED, LEARNING, assert_groups_are_whole, joined,
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
+from maxent_grpo.training.generation.vllm import transport
 from maxent_grpo.training.generation.vllm.http import HttpEngine
 from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.choices import FinishReason
@@ -332,14 +333,14 @@ def test_weights_are_brought_as_often_as_asked(url: str, tmp_path: Path) -> None
 
 def test_what_a_request_says_of_itself(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[dict[str, Any]] = []
-    post = requests.post
+    post = transport.post
 
     def listening(*args: Any, **kwargs: Any) -> requests.Response:
         response = post(*args, **kwargs)
         answers.append(response.json())
         return response
 
-    monkeypatch.setattr(requests, "post", listening)
+    monkeypatch.setattr(transport, "post", listening)
     engine = asked.weights.engine
     assert isinstance(engine, HttpEngine)
     monkeypatch.setattr(engine, "_client", VLLMClientConfig(request_id_prefix="mine-"))
