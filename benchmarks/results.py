@@ -152,7 +152,7 @@ def markdown(found: Results) -> str:
 
 def _limits(found: Results) -> list[str]:
     lines = []
-    for name, measured in found["measurements"].items():
+    for name, measured in sorted(found["measurements"].items()):
         ours = measured["sides"].get(OURS, {})
         if "limit_tokens_per_second" in ours:
             rate, limit = 1.0 / ours["seconds"], ours["limit_tokens_per_second"]
