@@ -33,7 +33,7 @@ class InProcessEngine:
         if options.gpu_memory_utilization is not None:
             more["gpu_memory_utilization"] = options.gpu_memory_utilization
         with _lent():
-            from vllm import LLM
+            from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue]
 
             self._llm: Any = LLM(
                 str(model),
@@ -52,8 +52,8 @@ class InProcessEngine:
 
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask; see ``Engine``."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import StructuredOutputsParams
+        from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
+        from vllm.sampling_params import StructuredOutputsParams  # pyright: ignore[reportMissingImports]
 
         if self._version is not None and self._version != version:
             raise GenerationError(f"{HERE} has the weights of version {self._version}, not of {version}")
@@ -88,7 +88,7 @@ class InProcessEngine:
 
     def prompt_logp(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
         """See ``Engine``."""
-        from vllm import SamplingParams
+        from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
 
         with _lent():
             self._wake()
