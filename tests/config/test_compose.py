@@ -46,6 +46,7 @@ ALONGSIDE = {
     "hf": ("model.name=org/model",),
     "kl": ("controller.law=additive",),
     "terms": ("reward.terms.exact=1",),
+    "vllm": ("generation.vllm.url=http://127.0.0.1:8000",),
 }
 """What an option cannot do without."""
 

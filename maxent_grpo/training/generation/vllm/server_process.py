@@ -130,6 +130,7 @@ class ServerProcess:
         while True:
             waited = time.monotonic() - started
             if not self.is_running:
+                self.close()
                 raise GenerationError(f"the vLLM server ended while starting: {self._last_lines()}")
             if waited > self._options.startup_seconds:
                 self.close()
