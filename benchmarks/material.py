@@ -12,11 +12,12 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maxent_grpo.config.model import CACHE, SMOLLM2_FOLDER
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SMOLLM2 = Path("outputs/.cache/smollm2-135m-instruct")
-HEAD_DIMENSION = 32
+SMOLLM2 = Path(CACHE) / SMOLLM2_FOLDER
 SPECIAL = ("<pad>", "<unk>", "<eos>")
 NEVER = -1e4
 FILLER = ["Please", "think", "about", "the", "weather", "in", "the", "mountains", "today", "and", "tell", "me."]

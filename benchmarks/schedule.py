@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.catalogue import OURS, Form, Measurement, Plan
-from benchmarks.machine import PACKAGES, installed
+from benchmarks.machine import PACKAGES
 from benchmarks.process import one_thread
+from maxent_grpo.config.installed import installed_version
 from maxent_grpo.telemetry.versions import current_versions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -79,7 +80,7 @@ class Store:
 
 def circumstances(request: dict[str, Any]) -> str:
     """A digest of everything that a sample depends on but the machine."""
-    versions = {package: installed(package) for package in PACKAGES}
+    versions = {package: installed_version(package) for package in PACKAGES}
     asked = {name: request[name] for name in ("kind", "side", "work")}
     own = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
     text = json.dumps([asked, versions, current_versions()["source"], own], sort_keys=True)

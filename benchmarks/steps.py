@@ -43,11 +43,6 @@ class Work:
     """First steps that are not counted: TRL's first is the one that it repeats from us, without sampling."""
 
     @property
-    def fixed_length(self) -> bool:
-        """Whether every completion has ``completion`` tokens."""
-        return self.model == "tiny"
-
-    @property
     def sequences(self) -> int:
         """Completions of a step."""
         return self.prompts * self.group
@@ -182,7 +177,6 @@ def trl(work: Work, root: Path, run_dir: Path, first: Mapping[str, Any] | None =
     """
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
-    from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     prepared, lap, lines, losses = prepare(work, root), Lap(), [], []
@@ -214,29 +208,7 @@ def trl(work: Work, root: Path, run_dir: Path, first: Mapping[str, Any] | None =
     trainer = Trainer(
         model=str(prepared.folder),
         reward_funcs=spread,
-        args=GRPOConfig(
-            output_dir=str(run_dir),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-            logging_steps=1,
-            max_steps=work.steps,
-            shuffle_dataset=False,
-            per_device_train_batch_size=work.sequences,
-            num_generations=work.group,
-            max_completion_length=work.completion,
-            loss_type="dr_grpo",
-            scale_rewards="none",
-            beta=0.0,
-            learning_rate=LEARNING_RATE,
-            adam_beta2=BETA2,
-            lr_scheduler_type="constant",
-            warmup_steps=0,
-            model_init_kwargs={"dtype": "float32"},
-        ),
+        args=_trl_arguments(work, run_dir),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=AutoTokenizer.from_pretrained(prepared.tokenizer),
         callbacks=[Watch()],
@@ -252,6 +224,35 @@ def trl(work: Work, root: Path, run_dir: Path, first: Mapping[str, Any] | None =
         drop=work.drop,
         steps=lines,
         agreed=first is not None,
+    )
+
+
+def _trl_arguments(work: Work, run_dir: Path) -> Any:
+    """TRL's settings for the step, where they are not its own defaults."""
+    from trl.trainer.grpo_config import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=str(run_dir),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=1,
+        max_steps=work.steps,
+        shuffle_dataset=False,
+        per_device_train_batch_size=work.sequences,
+        num_generations=work.group,
+        max_completion_length=work.completion,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        beta=0.0,
+        learning_rate=LEARNING_RATE,
+        adam_beta2=BETA2,
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        model_init_kwargs={"dtype": "float32"},
     )
 
 

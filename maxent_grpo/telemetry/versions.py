@@ -6,9 +6,9 @@ import hashlib
 import json
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from maxent_grpo.config.installed import installed_version
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import VERSIONS_FILE
 
@@ -30,10 +30,7 @@ def write_versions(run_dir: Path) -> None:
 
 
 def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
+    return installed_version(distribution) or "not installed"
 
 
 def _source_digest() -> str:

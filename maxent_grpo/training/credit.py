@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypedDict
 
 import torch
@@ -87,22 +88,20 @@ class Grading:
 
     def __init__(self, rows: Mapping[str, Mapping[str, Any]], reward: RewardSpec, state: TrainerState) -> None:
         self._rows, self._reward, self._state = rows, reward, state
-        self._asking: Asking | None = None
 
     def add(self, part: GenerationBatch) -> None:
         """A part of the rollout, in its order."""
         if part.prompts and self._reward.workers is not None:
-            self._ask().add(_reward_batch(part, self._rows, self._state))
+            self._asking.add(_reward_batch(part, self._rows, self._state))
 
     def finish(self, batch: GenerationBatch) -> GradedRollout:
         """The whole rollout, graded; see ``grade_rollout``."""
-        verdicts = self._ask().verdicts(_reward_batch(batch, self._rows, self._state))
+        verdicts = self._asking.verdicts(_reward_batch(batch, self._rows, self._state))
         return _graded(batch, verdicts, self._reward)
 
-    def _ask(self) -> Asking:
-        if self._asking is None:
-            self._asking = Asking(self._reward.reward_funcs, self._reward.workers)
-        return self._asking
+    @cached_property
+    def _asking(self) -> Asking:
+        return Asking(self._reward.reward_funcs, self._reward.workers)
 
 
 def _reward_batch(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]], state: TrainerState) -> RewardBatch:

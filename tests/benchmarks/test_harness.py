@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.bench_watch import KeepsSaid
 from transformers import Qwen2ForCausalLM
 
 from benchmarks import material
@@ -29,20 +30,6 @@ REPOSITORY = config_directory().parent
 MIB = 2**20
 STEP = Catalogue().measurements[0]
 MACHINE = {"processor": "Processor (R) 9", "cores": 2, "torch": "2.13.0+cpu"}
-
-
-class Silent:
-    """A watcher that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def begin(self, label: str) -> None: ...
-
-    def done(self, label: str, seconds: float | None) -> None: ...
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
 
 
 def sample(seconds: float, memory: int = 100, **facts: Any) -> Sample:
@@ -119,7 +106,7 @@ def test_finished_measurements_are_kept_until_something_of_them_changes(tmp_path
 
     def again(measurement: Measurement, **options: Any) -> list[str]:
         launched.clear()
-        (found,) = measure([measurement], Form.quick, store, Silent(), launch=launch, **options)
+        (found,) = measure([measurement], Form.quick, store, KeepsSaid(), launch=launch, **options)
         assert results([found], MACHINE, "quick")["ratios"][f"{STEP.name}:trl:time"] == 3.0
         return list(launched)
 
@@ -135,7 +122,7 @@ def test_a_process_measures_and_one_that_fails_is_told(tmp_path: Path) -> None:
     tiny = {"vocabulary": 500, "positions": 64, "width": 16}
     good = Measurement("head-all", "head", "a small head", tiny, {Form.quick: {OURS: Plan(1, 3)}})
     bad = replace(good, name="head-none", work={"vocabularies": 500})
-    watcher = Silent()
+    watcher = KeepsSaid()
     done, failed = measure([good, bad], Form.quick, Store(tmp_path), watcher, launch=run_process)
     (measured,) = done.samples[OURS]
     assert len(measured["seconds"]) == 3

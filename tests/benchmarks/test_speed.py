@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.bench_watch import KeepsSaid
 
 from benchmarks.catalogue import Catalogue, Form
 from benchmarks.results import results
@@ -10,24 +11,10 @@ from benchmarks.schedule import Store, measure
 from benchmarks.targets import targets_of
 
 
-class Failures:
-    """A watcher that keeps what went wrong."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def begin(self, label: str) -> None: ...
-
-    def done(self, label: str, seconds: float | None) -> None: ...
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [measurement.name for measurement in Catalogue().chosen(Form.quick, [])])
 def test_half_of_each_target_is_reached(name: str, tmp_path: Path) -> None:
-    watcher = Failures()
+    watcher = KeepsSaid()
     outcomes = measure(Catalogue().chosen(Form.quick, [name]), Form.quick, Store(tmp_path), watcher)
     assert watcher.said == []
     ratios = results(outcomes, {}, Form.quick)["ratios"]

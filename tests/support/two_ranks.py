@@ -6,10 +6,9 @@ Arguments: rank, number of processes, port.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
-from accelerate import Accelerator
+from support.ranks import joined
 from support.tiny import prompt_entries, sampling_settings, tiny_llama, tiny_tokenizer
 
 from maxent_grpo.distributed import gather_all
@@ -35,14 +34,7 @@ def sampled(rows: list[RowPrompt]) -> dict[str, list[list[int]]]:
 
 
 def main(rank: str, world: str, port: str) -> None:
-    os.environ |= {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    accelerator = Accelerator(cpu=True)
+    accelerator = joined(rank, world, port)
     everywhere = gather_all(accelerator, sampled(ROWS[accelerator.process_index :: accelerator.num_processes]))
     if accelerator.is_main_process:
         print(json.dumps(everywhere))

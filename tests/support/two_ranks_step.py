@@ -6,13 +6,13 @@ Arguments: rank, number of processes, port.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from support.ranks import joined
 from support.tiny import prompt_entries, tiny_llama, tiny_tokenizer
 
 from maxent_grpo.training.idle_passes import complete_gradient, most_slices
@@ -51,14 +51,7 @@ def gradient(accelerator: Accelerator, rows: list[RowRange]) -> tuple[dict[str, 
 
 
 def main(rank: str, world: str, port: str) -> None:
-    os.environ |= {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    accelerator = Accelerator(cpu=True)
+    accelerator = joined(rank, world, port)
     print(json.dumps(gradient(accelerator, [RowRange(0, 1), RowRange(1, 2)] if rank == "0" else [])))
     accelerator.end_training()
 

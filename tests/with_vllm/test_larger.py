@@ -11,11 +11,13 @@ import torch
 from support.runs import configured
 from support.vllm_policy import HAS_VLLM, NEEDS_VLLM, PROMPTS, Asked, compare_greedy, distribution, policy, settings
 
+from maxent_grpo.config.model import CACHE
 from maxent_grpo.models.build import LoadedModel, build_model
+from maxent_grpo.models.packaged import smollm2_folder
 from maxent_grpo.tasks.rows import RowPrompt
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)]
-SMOLLM2 = Path(__file__).parents[2] / "outputs" / ".cache" / "smollm2-135m-instruct"
+SMOLLM2 = smollm2_folder(Path(__file__).parents[2] / CACHE)
 
 
 @contextmanager

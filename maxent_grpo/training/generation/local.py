@@ -28,7 +28,7 @@ from maxent_grpo.training.generation.decode import (
 from maxent_grpo.training.generation.prefix import Prefix, prefill
 from maxent_grpo.training.generation.shared_prefix import layout_problem
 from maxent_grpo.training.generation.streams import batch_uniforms
-from maxent_grpo.training.types.choices import FinishReason
+from maxent_grpo.training.generation.texts import completion_texts
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
 
@@ -211,17 +211,8 @@ class LocalGenerator:
         return holds_stop
 
     def _texts(self, decoded: list[DecodedTokens]) -> list[str]:
-        visible = [
-            completion.token_ids[:-1] if completion.finish_reason is FinishReason.eos else completion.token_ids
-            for completion in decoded
-        ]
-        texts = self.tokenizer.batch_decode(visible, skip_special_tokens=True)
-        return [
-            _before_stop(text, self.settings.gen_stop_sequences or [])
-            if completion.finish_reason is FinishReason.stop
-            else text
-            for completion, text in zip(decoded, texts, strict=True)
-        ]
+        completions = [(completion.token_ids, completion.finish_reason) for completion in decoded]
+        return completion_texts(self.tokenizer, completions, self.settings.gen_stop_sequences or [])
 
     def _record(self, request: _Request, completion: DecodedTokens) -> CompletionRecord:
         return CompletionRecord(
@@ -263,9 +254,3 @@ def _token_mask(token_ids: Collection[int], what: str, vocab: int, device: torch
     mask = torch.zeros(vocab, dtype=torch.bool, device=device)
     mask[torch.tensor(sorted(token_ids), dtype=torch.long, device=device)] = True
     return mask
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    """``text`` up to the stop string that begins first."""
-    found = [text.find(stop) for stop in stops]
-    return text[: min(place for place in found if place >= 0)]

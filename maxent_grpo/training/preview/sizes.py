@@ -145,8 +145,10 @@ def memory_estimate(
     )  # fmt: skip
     generation = config.generation
     samples_here = not isinstance(generation, VllmGenerationConfig) or generation.vllm.backfill_local
+    how = {"draw": draw, "eager": path.eager, "on_gpu": on_gpu}
     if samples_here:
-        phases.append(_rollout(config, work, shape, draw, path, on_gpu, num_processes))
+        asked, samples = _loader_prompts(config, num_processes), generation.num_generations
+        phases.append(_sampling("sampling", work, shape, asked, samples, work.train_lengths, **how))
     if needs_old_scores(work.scoring, work.schedule):
         phases.append(scoring_phase("scoring at rollout weights", shape, passes[0], path))
     if has_reference:
@@ -154,7 +156,9 @@ def memory_estimate(
     phases += training_phases(shape, passes, path, more_slices=slices > 1)
     phases.append(optimizer_phase(shape, lists=on_gpu))
     if config.evaluation.enabled and work.eval_lengths and samples_here:
-        phases.append(_evaluation(config, work, shape, draw, path, on_gpu, num_processes))
+        asked = min(config.evaluation.batch_size, math.ceil(len(work.eval_lengths) / num_processes))
+        samples = config.evaluation.num_samples
+        phases.append(_sampling("evaluation", work, shape, asked, samples, work.eval_lengths, **how))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
     return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
@@ -233,37 +237,14 @@ def _sampled_together(prompts: int, samples: int, batch_size: int) -> tuple[int,
     return held, min(batch_size, held * samples)
 
 
-def _rollout(
-    config: RootConfig,
-    work: Workload,
-    shape: ModelShape,
-    draw: int,
-    path: ScoringPath,
-    on_gpu: bool,
-    num_processes: int,
+def _sampling(
+    name: str, work: Workload, shape: ModelShape, asked: int, samples: int, lengths: Sequence[int], **rest: Any
 ) -> Phase:
-    asked = _loader_prompts(config, num_processes)
-    prompts, sequences = _sampled_together(asked, config.generation.num_generations, work.generation.batch_size)
+    """Sampling ``samples`` completions of ``asked`` prompts of a process, of which the longest has the most of ``lengths``."""
+    prompts, sequences = _sampled_together(asked, samples, work.generation.batch_size)
     return sampling_phase(
-        "sampling", shape, prompts=prompts, sequences=sequences, prompt=max(work.train_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
-    )  # fmt: skip
-
-
-def _evaluation(
-    config: RootConfig,
-    work: Workload,
-    shape: ModelShape,
-    draw: int,
-    path: ScoringPath,
-    on_gpu: bool,
-    num_processes: int,
-) -> Phase:
-    asked = min(config.evaluation.batch_size, math.ceil(len(work.eval_lengths) / num_processes))
-    prompts, sequences = _sampled_together(asked, config.evaluation.num_samples, work.generation.batch_size)
-    return sampling_phase(
-        "evaluation", shape, prompts=prompts, sequences=sequences, prompt=max(work.eval_lengths),
-        completion=work.generation.max_completion_len, draw=draw, eager=path.eager, on_gpu=on_gpu,
+        name, shape, prompts=prompts, sequences=sequences, prompt=max(lengths),
+        completion=work.generation.max_completion_len, **rest,
     )  # fmt: skip
 
 

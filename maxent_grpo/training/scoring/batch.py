@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,9 +115,11 @@ def plan_slices(batch: ScoreBatch, within: RowRange, max_tokens: int, *, shared:
     lengths = batch.completion_attention_mask.sum(dim=-1).tolist()
 
     def fits(rows: RowRange) -> bool:
-        limit = max(max_tokens, budget_of_group(batch.prompt_entries[rows.first].length)) if shared else max_tokens
-        alone = len(_groups_within(batch, rows)) == 1
-        return _fed_tokens(batch, lengths, rows, shared=shared) <= (limit if alone else max_tokens)
+        if not shared:
+            return _padded_tokens(batch, lengths, rows) <= max_tokens
+        prompts = [batch.prompt_entries[part.first].length for part in _groups_within(batch, rows)]
+        limit = max(max_tokens, budget_of_group(prompts[0])) if len(prompts) == 1 else max_tokens
+        return sum(prompts) + sum(lengths[rows.slice]) <= limit
 
     slices: list[RowRange] = []
     for block in blocks:
@@ -145,17 +148,15 @@ def _joined(parts: Sequence[RowRange], fits: Callable[[RowRange], bool]) -> list
 
 def _groups_within(batch: ScoreBatch, within: RowRange) -> list[RowRange]:
     """The groups, or parts of groups, among some rows."""
-    starts = [within.first, *(start for start in batch.group_starts if within.first < start < within.last)]
+    inside = slice(*(bisect_right(batch.group_starts, end) for end in (within.first, within.last - 1)))
+    starts = [within.first, *batch.group_starts[inside]]
     return [RowRange(first, last) for first, last in zip(starts, [*starts[1:], within.last], strict=True)]
 
 
-def _fed_tokens(batch: ScoreBatch, lengths: Sequence[int], rows: RowRange, *, shared: bool) -> int:
-    """What scoring some rows in one pass feeds to the model [tokens]."""
-    if not shared:
-        longest = max(entry.length for entry in batch.prompt_entries[rows.slice])
-        return len(rows) * (longest + max(lengths[rows.slice]))
-    parts = _groups_within(batch, rows)
-    return sum(batch.prompt_entries[part.first].length for part in parts) + sum(lengths[rows.slice])
+def _padded_tokens(batch: ScoreBatch, lengths: Sequence[int], rows: RowRange) -> int:
+    """What scoring some rows, each padded to the longest, feeds to the model [tokens]."""
+    longest = max(entry.length for entry in batch.prompt_entries[rows.slice])
+    return len(rows) * (longest + max(lengths[rows.slice]))
 
 
 def select_groups(batch: ScoreBatch, groups: Tensor, group_size: int) -> ScoreBatch:

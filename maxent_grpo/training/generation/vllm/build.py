@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import requests
@@ -41,15 +42,14 @@ def start_engine(
     """
     snapshots = Snapshots(snapshot_root(run_dir, weights_dir), model, tokenizer)
     engine: Engine
-    try:
+    with ExitStack() as undo:
+        undo.callback(snapshots.remove)
         if settings.vllm_mode == "colocate":
             note("vLLM: starting the engine in this process")
             engine = InProcessEngine(snapshots.write(FIRST), options, sleeps=sleeps)
         else:
             engine = _servers(settings, options, snapshots, run_dir, note, max_in_flight)
-    except BaseException:
-        snapshots.remove()
-        raise
+        undo.pop_all()
     return EngineWeights(engine, snapshots, model, settings)
 
 
@@ -70,11 +70,10 @@ def _servers(
         return HttpEngine(servers, client, settings.generation_stats, max_in_flight=max_in_flight)
     log = run_dir / LOG
     launched = LaunchedServer(snapshots, options, log, note)
-    try:
+    with ExitStack() as undo:
+        undo.callback(launched.close)  # at Ctrl-C while it starts, among others
         url = launched.start()
-    except BaseException:  # Ctrl-C while it starts, among others
-        launched.close()
-        raise
+        undo.pop_all()
     return HttpEngine(
         [Server(url, POLICY_NAME, restart=launched.start)], client, settings.generation_stats,
         max_in_flight=max_in_flight, close=launched.close,

@@ -13,7 +13,7 @@ import torch
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, checked_logp, finish_reason
-from maxent_grpo.training.generation.vllm.server_process import GENERATION_CONFIG, LOGPROBS_MODE, ServerOptions
+from maxent_grpo.training.generation.vllm.server_process import ServerOptions, engine_arguments
 
 HERE = "the engine in this process"
 
@@ -27,25 +27,10 @@ class InProcessEngine:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if options.kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
-        more: dict[str, Any] = {"dtype": options.dtype}
-        if options.on_cpu:
-            more |= {"enable_chunked_prefill": False, "max_num_batched_tokens": options.prefill_tokens}
-        if options.gpu_memory_utilization is not None:
-            more["gpu_memory_utilization"] = options.gpu_memory_utilization
         with _lent():
             from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue]
 
-            self._llm: Any = LLM(
-                str(model),
-                max_model_len=options.max_model_len,
-                seed=options.seed,
-                enforce_eager=options.enforce_eager,
-                tensor_parallel_size=options.tensor_parallel_size,
-                logprobs_mode=LOGPROBS_MODE,
-                generation_config=GENERATION_CONFIG,
-                enable_sleep_mode=sleeps,
-                **more,
-            )
+            self._llm: Any = LLM(str(model), enable_sleep_mode=sleeps, **engine_arguments(options))
         self._sleeps = sleeps
         self._is_asleep = False
         self._version: int | None = None

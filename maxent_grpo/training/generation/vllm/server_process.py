@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -17,10 +18,6 @@ from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm import guard, transport
 
 HOST = "127.0.0.1"
-LOGPROBS_MODE = "processed_logprobs"
-"""Log-probs of the distribution that is sampled, with temperature and truncation."""
-GENERATION_CONFIG = "vllm"
-"""The folder's recommended temperature and top-k are not ours."""
 POLICY_NAME = "policy"
 """What the served model is called."""
 PREFILL_TOKENS = 8192
@@ -59,21 +56,39 @@ class ServerOptions:
         return max(PREFILL_TOKENS, self.max_model_len)
 
 
+def engine_arguments(options: ServerOptions) -> dict[str, Any]:
+    """How an engine is made, under vLLM's own names; nothing else decides how completions are sampled."""
+    arguments: dict[str, Any] = {
+        "dtype": options.dtype,
+        "max_model_len": options.max_model_len,
+        "seed": options.seed,
+        # of the distribution that is sampled, with temperature and truncation
+        "logprobs_mode": "processed_logprobs",
+        # the folder's recommended temperature and top-k are not ours
+        "generation_config": "vllm",
+        "tensor_parallel_size": options.tensor_parallel_size,
+    }
+    if options.on_cpu:
+        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": options.prefill_tokens}
+    if options.enforce_eager:
+        arguments["enforce_eager"] = True
+    if options.gpu_memory_utilization is not None:
+        arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
+    return arguments
+
+
 def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
-    """The command line of a server; nothing but what it says decides how completions are sampled."""
+    """The command line of a server."""
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(model), "--served-model-name", POLICY_NAME, "--host", HOST, "--port", str(port),
-        "--dtype", options.dtype, "--max-model-len", str(options.max_model_len), "--seed", str(options.seed),
-        "--logprobs-mode", LOGPROBS_MODE, "--generation-config", GENERATION_CONFIG,
-        "--tensor-parallel-size", str(options.tensor_parallel_size),
     ]  # fmt: skip
-    if options.on_cpu:
-        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(options.prefill_tokens)]
-    if options.enforce_eager:
-        command.append("--enforce-eager")
-    if options.gpu_memory_utilization is not None:
-        command += ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+    for name, value in engine_arguments(options).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            command.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            command += [f"--{flag}", str(value)]
     return [*command, *options.extra_args]
 
 
