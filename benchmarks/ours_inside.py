@@ -46,6 +46,7 @@ def sampler(
         completion: most new tokens.
     """
     from maxent_grpo.config.load import load_config
+    from maxent_grpo.models.attention import install_layouts
     from maxent_grpo.training.generation.local import LocalGenerator
     from maxent_grpo.training.settings import generation_settings
     from maxent_grpo.training.types.rewards import PromptCacheEntry
@@ -55,6 +56,7 @@ def sampler(
          f"generation.max_completion_len={completion}", "generation.temperature=1.0"]
     )  # fmt: skip
     settings = generation_settings(config.generation, tokenizer, None)
+    install_layouts(model)  # as a run's model has them
     generator = LocalGenerator(
         model, tokenizer, settings, lambda name: PromptCacheEntry(prompts[name], [1] * len(prompts[name])),
         seed=0, stream="train", pad_token_id=tokenizer.pad_token_id, eos_token_ids=[tokenizer.eos_token_id],
@@ -74,13 +76,16 @@ class Scoring:
 
     def __init__(self, model: Any, *, prompts: int, prompt_length: int, group: int, completion: int) -> None:
         from maxent_grpo.config.scoring import DrGrpoScoringConfig
+        from maxent_grpo.models.attention import install_layouts
         from maxent_grpo.training.scoring.batch import RowRange, build_score_batch
         from maxent_grpo.training.scoring.head_probe import separate_head
         from maxent_grpo.training.scoring.policy import SampledDistribution, TokenScorer
+        from maxent_grpo.training.scoring.sharing import prompt_sharing
         from maxent_grpo.training.settings import entropy_mode, scoring_settings
         from maxent_grpo.training.types.choices import FinishReason, ReferenceSource
         from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 
+        install_layouts(model)  # as a run's model has them
         draw = torch.Generator().manual_seed(0)
         vocabulary = model.config.vocab_size
 
@@ -103,7 +108,7 @@ class Scoring:
         self.rows = RowRange(0, prompts * group)
         self.scorer = TokenScorer(
             SampledDistribution(), settings.batching, entropy=entropy_mode(settings), entropy_carries_gradient=False,
-            padded=False, head=separate_head(model, _refuse),
+            padded=False, sharing=prompt_sharing(model, settings, _refuse), head=separate_head(model, _refuse),
         )  # fmt: skip
         self.slopes = torch.randn(prompts * group, completion, generator=draw)
 
