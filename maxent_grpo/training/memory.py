@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from maxent_grpo.objective.sampling import BLOCK_TOKENS
 from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
+from maxent_grpo.training.generation.packed_products import LEAST_NUMBERS
 from maxent_grpo.training.generation.shared_prefix import sharing_pays
 from maxent_grpo.training.memory_head import head_backward, head_block, head_forward, head_saved
 from maxent_grpo.training.memory_sizes import INDEX_BYTES, ModelShape, Pass, ScoringPath
@@ -256,7 +257,8 @@ def sampling_phase(
     """Sampling of ``sequences`` completions together: the prompts' cache, what each completion adds to it, one token's draw.
 
     A completion has a copy of its prompt, unless the copies would be large and the model's attention takes layouts, as all but eager
-    attention does on the CPU. Keys and values are then copied to every head by eager attention alone.
+    attention does on the CPU. Keys and values are then copied to every head by eager attention alone. Where layouts are taken, weights of
+    float32 are copied into the order of the kernels as well, if they are large enough for that.
     """
     layer_keys = shape.cache_per_token // (2 * shape.layers)
     shared = not eager and not on_gpu and sharing_pays(sequences * prompt * layer_keys)
@@ -266,9 +268,11 @@ def sampling_phase(
         layer_work(shape, prompts, prompt, prompt, eager, repeated=eager),
         layer_work(shape, sequences, 1, places, eager, repeated=eager),
     )
+    packs = not eager and not on_gpu and shape.itemsize == 4 and shape.hidden**2 > LEAST_NUMBERS
     return Phase(
         name,
         (
+            *((Part("packed weights", shape.weights, shape.embedding),) if packs else ()),
             Part("key-value cache", sequences * places * shape.cache_per_token, sequences * places * layer_keys),
             Part("cache of the prompts", prompts * prompt * shape.cache_per_token, prompts * prompt * layer_keys),
             Part("one layer", work, work // 2),

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 
 from maxent_grpo.models.attention import takes_layouts
 from maxent_grpo.training.forward import accepted
-from maxent_grpo.training.generation.direct_pass import DirectPass, direct_pass
+from maxent_grpo.training.generation.direct_pass import STEPS_TO_PACK, DirectPass, direct_pass
 from maxent_grpo.training.generation.kv_cache import RoomyLayer, drop_rows
 from maxent_grpo.training.generation.prompt_slots import PromptSlots, last
 
@@ -84,7 +84,7 @@ class LaidOutPrompts:
         """Completions that read their prompts where they are."""
         own = [RoomyLayer(keys[:, :, :0], values[:, :, :0], rows, room) for keys, values in self._layers]
         slots = PromptSlots(self._layers, self._padding, rows)
-        return LaidOutCompletions(own, self._lengths.index_select(0, rows), direct=self._direct, slots=slots)
+        return LaidOutCompletions(own, self._lengths.index_select(0, rows), direct=self._direct_for(room), slots=slots)
 
     def copied(self, rows: Tensor, room: int) -> LaidOutCompletions:
         """Completions with copies of their prompts."""
@@ -93,7 +93,12 @@ class LaidOutPrompts:
         if padding is not None:
             padding = padding.index_select(0, rows)
             padding = torch.cat([padding, padding.new_zeros((rows.shape[0], room))], dim=1)
-        return LaidOutCompletions(own, self._lengths.index_select(0, rows), direct=self._direct, padding=padding)
+        return LaidOutCompletions(
+            own, self._lengths.index_select(0, rows), direct=self._direct_for(room), padding=padding
+        )
+
+    def _direct_for(self, room: int) -> DirectPass | None:
+        return None if self._direct is None else self._direct.of_steps(room)
 
     @property
     def shareable(self) -> bool:
@@ -253,7 +258,7 @@ def _tried(model: PreTrainedModel, tokens: list[int]) -> tuple[Tensor, Tensor]:
     logits, states = run_prompts(model, prompts, device)
     found: list[Tensor] = []
     for completions_of in [states.copied, states.shared][: 1 + states.shareable]:
-        completions, behind = completions_of(rows, TRIED_TOKENS), logits
+        completions, behind = completions_of(rows, STEPS_TO_PACK), logits
         for step, token in enumerate(fed):
             behind = completions.advance(model, torch.full_like(rows, token), step)
         found.append(torch.cat([logits, behind]))
