@@ -75,7 +75,7 @@ class DirectPass:
 
     def of_steps(self, steps: int) -> DirectPass:
         """The same step where so many follow on the same weights."""
-        return self._packed if steps >= STEPS_TO_PACK and packs(self._embedding.weight) else self
+        return self._packed if steps >= STEPS_TO_PACK and packs(self._model) else self
 
     @cached_property
     def _packed(self) -> DirectPass:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 LEAST_NUMBERS = 2**16
 """Matrices of more numbers are packed: a call of oneDNN costs some 10 microseconds more than a plain product."""
@@ -14,9 +15,9 @@ ROWS = 16
 """Rows that the order is chosen for; products of 4 to 128 rows are as fast in it."""
 
 
-def packs(weight: Tensor) -> bool:
-    """Whether matrices like this one can be kept in the kernels' order."""
-    return weight.device.type == "cpu" and weight.dtype is torch.float32 and torch.backends.mkldnn.is_available()
+def packs(model: PreTrainedModel) -> bool:
+    """Whether matrices of this model can be kept in the kernels' order."""
+    return model.device.type == "cpu" and model.dtype is torch.float32 and torch.backends.mkldnn.is_available()
 
 
 def packed_products(modules: Sequence[nn.Linear]) -> Callable[[Tensor], Sequence[Tensor]] | None:
