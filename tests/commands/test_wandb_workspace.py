@@ -29,7 +29,9 @@ def test_the_definition_is_printed_without_a_key_or_a_network(
     assert (view["project"], view["entity"]) == ("sums", "team")
     sections = view["spec"]["section"]["panelBankConfig"]["sections"]
     assert [section["name"] for section in sections] == ["learning", "stability", "controller", "throughput", "samples"]
-    plots = [panel for section in sections for panel in section["panels"] if panel["viewType"] == "Run History Line Plot"]
+    plots = [
+        panel for section in sections for panel in section["panels"] if panel["viewType"] == "Run History Line Plot"
+    ]
     assert {plot["config"]["xAxis"] for plot in plots} == {STEP}
     specs = [panel for section in SECTIONS for panel in section.panels]
     for plot, panel in zip(plots, specs, strict=True):

@@ -57,12 +57,12 @@ class OfflinePart:
         return found
 
 
-def offline_parts(run_dir: Path, *, ended: bool = True) -> list[OfflinePart]:
-    """Everything that was logged from a run directory, in order; of runs that ``ended``, when W&B has written all of it."""
+def offline_parts(run_dir: Path, folders: str = "*run-*", *, torn: int = 0) -> list[OfflinePart]:
+    """Everything that was logged from a run directory, in order, once W&B has written all of it but for ``torn`` files."""
     patience = time.monotonic() + 20
     while True:
-        parts = sorted(map(_part, (run_dir / "wandb").glob("*run-*/*.wandb")), key=lambda part: part.started)
-        if not ended or all(part.exit_code is not None for part in parts):
+        parts = sorted(map(_part, (run_dir / "wandb").glob(f"{folders}/*.wandb")), key=lambda part: part.started)
+        if sum(part.exit_code is None for part in parts) <= torn:
             return parts
         assert time.monotonic() < patience, "W&B did not end its file"
         time.sleep(0.02)

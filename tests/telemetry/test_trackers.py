@@ -223,10 +223,10 @@ def test_what_wandb_lost_or_never_had_is_logged_from_the_record(runs: Runs, tmp_
     identity = json.loads((run / "wandb.json").read_text())
     assert identity["logged"] == 40
     (run / "wandb.json").write_text(json.dumps(identity | {"logged": -1}))  # as it is until a run ends
-    [torn] = offline_parts(run, ended=False)
+    [torn] = offline_parts(run, torn=1)
     assert 0 < len(torn.steps) < 40
     write_steps(tracked(run, resumed_from=run), 41, 42)
-    [_, later] = offline_parts(run, ended=False)
+    [_, later] = offline_parts(run, torn=1)
     assert later.id == torn.id
     assert [*torn.steps, *later.steps] == list(range(1, 43))
     rows = [row for part in (torn, later) for table in part.tables().values() for row in table]
@@ -326,7 +326,7 @@ def test_a_server_that_is_not_there_leaves_the_run_offline(
     tracker.write_metrics(1, {"reward/mean": 0.5})
     tracker.close()
     assert said[0].startswith("W&B cannot be reached: the run is kept offline (")
-    part = next(part for part in offline_parts(tmp_path / "run", ended=False) if part.folder.name.startswith("offline"))
+    [part] = offline_parts(tmp_path / "run", "offline-run-*")
     assert part.steps == [1]
     wandb.teardown()
 

@@ -314,7 +314,9 @@ def test_settings_of_wandb_name_and_place_the_run(tmp_path: Path) -> None:
     branch = replace(config.wandb, continue_run=False)
     write_steps(tracked(tmp_path / "branch", resumed_from=tmp_path / "second"), 2, 2, branch)
     wandb.teardown()
-    [first], [second], [third], [other] = (offline_parts(tmp_path / name) for name in ("first", "second", "third", "branch"))
+    [first], [second], [third], [other] = (
+        offline_parts(tmp_path / name) for name in ("first", "second", "third", "branch")
+    )
     assert (first.project, first.entity, first.name, first.group) == ("maxent_grpo", "", "grpo, seed 3, first", "")
     assert first.tags == ["scoring=grpo"]
     assert (second.project, second.entity, second.name, second.group) == ("sums", "team", "mine", "ours")
