@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from support.runs import configured
 
+from maxent_grpo.commands.train import main
 from maxent_grpo.config.resumed import with_run_overrides, write_overrides
 from maxent_grpo.config.secrets import MARK, redacted, redacted_tree
 from maxent_grpo.errors import ConfigError
@@ -58,3 +59,12 @@ def test_settings_that_lost_a_secret_are_not_run_with(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a run's files keep no secrets"):
         run_from_config(config)
     assert not (tmp_path / "run").exists()
+
+
+def test_messages_on_the_terminal_hold_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["generation=vllm", "generation.vllm.url='http://user:password@host,nowhere'"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert f"generation.vllm.url=http://{MARK}@host,nowhere: nowhere is not the address of a server" in said
+    assert "password" not in said

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +27,7 @@ from maxent_grpo.config.logging import LoggingConfig, TrackerName, WandbConfig, 
 from maxent_grpo.errors import ConfigError, GenerationError
 from maxent_grpo.report.read import read_metrics
 from maxent_grpo.telemetry import wandb_tracker
+from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.tensorboard_tracker import TensorBoardTracker
 from maxent_grpo.telemetry.wandb_tracker import MOST_PARTS, WandbTracker, chosen_mode
 from maxent_grpo.telemetry.writers import build_logging, build_trackers
@@ -238,6 +244,35 @@ def test_what_wandb_lost_or_never_had_is_logged_from_the_record(runs: Runs, tmp_
         shutil.copy(run / name, third / name)
     write_steps(tracked(third, resumed_from=run), 43, 43)
     assert [part.steps for part in offline_parts(third)] == [[43]]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from support.wandb_run import write_steps, tracked
+from maxent_grpo.telemetry.wandb_tracker import WandbTracker
+WandbTracker.close = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+write_steps(tracked(Path(sys.argv[1])), 1, 30)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_no_line(runs: Runs, tmp_path: Path) -> None:
+    """A process that is killed at step 30, and goes on from a checkpoint of step 20."""
+    run = tmp_path / "run"
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+    environment.pop("WANDB_SERVICE", None)  # a W&B process of its own
+    done = subprocess.run([sys.executable, "-c", KILLED, str(run)], env=environment, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    time.sleep(2)  # W&B's process ends when it sees that its parent is gone
+    adopt_history(run, run, 20)
+    write_steps(tracked(run, resumed_from=run), 21, 35)
+    killed, later = offline_parts(run, torn=1)
+    assert 20 < killed.steps[-1] <= 30
+    assert [*killed.steps, *later.steps] == list(range(1, 36))
+    rows = [row for part in (killed, later) for table in part.tables().values() for row in table]
+    assert [row["completion"] for row in rows] == [str(step) for step in range(1, 36)]
 
 
 def test_a_branch_begins_a_run_of_its_own(runs: Runs, tmp_path: Path) -> None:
