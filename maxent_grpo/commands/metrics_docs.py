@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from maxent_grpo.commands.generated_page import page_file, write_page
-from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo, better
+from maxent_grpo.training.metric_goals import better
+from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo
 
 PAGE = "metrics.md"
 HEADER = """\

@@ -54,7 +54,7 @@ from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_trai
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
-from maxent_grpo.training.metric_table import better
+from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.prepared_rows import (
     Render,

@@ -31,7 +31,8 @@ from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.tensorboard_tracker import TensorBoardTracker
 from maxent_grpo.telemetry.wandb_tracker import MOST_PARTS, WandbTracker, chosen_mode
 from maxent_grpo.telemetry.writers import build_logging, build_trackers
-from maxent_grpo.training.metric_table import HIGHER_IS_BETTER, LOWER_IS_BETTER, METRICS
+from maxent_grpo.training.metric_goals import HIGHER_IS_BETTER, LOWER_IS_BETTER
+from maxent_grpo.training.metric_table import METRICS
 from maxent_grpo.training.setup import run_from_config
 
 SECRETS = {
