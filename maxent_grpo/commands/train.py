@@ -23,6 +23,7 @@ from maxent_grpo.config.logging import Console
 from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.resumed import with_run_overrides
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import (
     CheckpointError,
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
         if _failures:
             raise _failures.pop()
     except (*EXPECTED, SweepError) as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {redacted(str(error))}", file=sys.stderr)
         sys.exit(_status(error))
 
 

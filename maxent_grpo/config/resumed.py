@@ -7,6 +7,7 @@ A run keeps its overrides in ``overrides.json``. Resuming takes them first, so t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,10 +16,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from maxent_grpo.config.preflight import CHECKPOINTS
+from maxent_grpo.config.secrets import lost_secrets, redacted
 from maxent_grpo.errors import ConfigError
 
 OVERRIDES_FILE = "overrides.json"
 RESUME = "checkpoint.resume_from"
+_OF_THE_MACHINE = re.compile(
+    r"[+~]*(?:(?:run|logging|hydra|controller\.paths)[./=]"
+    r"|checkpoint\.(?:final_model|resume_from|keep_last|every_n_steps)=|[\w.]*\.cache_dir=)"
+)
 OF_ONE_RUN = ("run.dir", RESUME, "hydra", "controller.paths")
 """Settings that belong to one run only and are not taken over; a prefix stands for all below it."""
 
@@ -31,19 +37,27 @@ def with_run_overrides(overrides: Sequence[str]) -> list[str]:
     record of overrides, the overrides come back as they are: what is wrong with the path is for the gates to say.
 
     Raises:
-        ConfigError: the run's record of overrides is damaged.
+        ConfigError: the run's record of overrides is damaged, or a secret in it has to be said again.
     """
     path = _resume_path(overrides)
     record = None if path is None else _record(Path(path))
     if record is None:
         return list(overrides)
     kept = [text for text in record if not _is_of_one_run(_key(text)) and not _is_replaced(text, overrides)]
+    lost = lost_secrets((_key(text), text.partition("=")[2]) for text in kept)
+    if lost:
+        raise ConfigError(lost)
     return [*kept, *overrides]
 
 
 def write_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
-    """Keep a run's overrides in its directory."""
-    (run_dir / OVERRIDES_FILE).write_text(json.dumps(list(overrides), indent=1) + "\n", encoding="utf-8")
+    """Keep a run's overrides in its directory, without secrets."""
+    (run_dir / OVERRIDES_FILE).write_text(json.dumps(list(map(redacted, overrides)), indent=1) + "\n", encoding="utf-8")
+
+
+def of_the_training(overrides: Sequence[str]) -> list[str]:
+    """Those overrides that say what is trained, without those that say where and how it runs and is recorded."""
+    return [text for text in overrides if not _OF_THE_MACHINE.match(text)]
 
 
 def _resume_path(overrides: Sequence[str]) -> str | None:

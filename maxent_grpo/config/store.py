@@ -17,7 +17,7 @@ from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, Rea
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
 from maxent_grpo.config.evaluation import EvaluationConfig
 from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig
-from maxent_grpo.config.logging import LoggingConfig
+from maxent_grpo.config.logging import LoggingConfig, TensorBoardLoggingConfig, WandbLoggingConfig
 from maxent_grpo.config.model import HfModelConfig, SmolLM2ModelConfig, TinyModelConfig
 from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.reward import MathRewardConfig, TaskRewardConfig, TermsRewardConfig
@@ -102,6 +102,8 @@ OPTIONS: list[tuple[str, str, type]] = [
     ("reward", "terms", TermsRewardConfig),
     ("evaluation", "sampled", EvaluationConfig),
     ("logging", "files", LoggingConfig),
+    ("logging", "wandb", WandbLoggingConfig),
+    ("logging", "tensorboard", TensorBoardLoggingConfig),
     ("checkpoint", "files", CheckpointConfig),
     ("run", "local", RunConfig),
 ]

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from maxent_grpo.config.logging import Console
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.report.read import METRICS_FILE, read_metrics
 from maxent_grpo.telemetry.progress import Progress, closing_lines, evaluation_line, live_line, plain_line
 from maxent_grpo.telemetry.quiet import QuietWriter
@@ -122,8 +123,8 @@ class _SpeakingConsole(QuietWriter):
             self._print(evaluation_line(step, self._total, metrics))
 
     def write_note(self, message: str) -> None:
-        """Show the sentence."""
-        self._print(message)
+        """Show the sentence, without secrets."""
+        self._print(redacted(message))
 
     def close(self) -> None:
         """Say where to look; closing again does nothing."""

@@ -11,6 +11,7 @@ from functools import reduce
 
 from maxent_grpo.config.controller import EntropyControllerConfig, KlControllerConfig
 from maxent_grpo.config.controller_meta import MetaControllerConfig
+from maxent_grpo.config.logging import TrackerName
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
@@ -110,6 +111,8 @@ def _record_rules(config: RootConfig) -> Iterator[Rule]:
         yield "checkpoint.best_metric is not set", [f"checkpoint.{name}" for name in names]
     if config.logging.completions_every == 0:
         yield "logging.completions_every is 0, so that none is recorded", ["logging.completions_per_step"]
+    if TrackerName.wandb not in config.logging.trackers:
+        yield "logging.trackers has no wandb", under("logging.wandb", type(config.logging.wandb))
     if not config.run.profile:
         yield "run.profile is false", ["run.profile_steps"]
 

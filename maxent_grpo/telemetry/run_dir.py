@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from maxent_grpo.config.preflight import RUN_MARKS, resumes
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import CONFIG_FILE, OPTIONS_COMMENT
@@ -53,6 +54,14 @@ def write_config(run_dir: Path, yaml_text: str, options: Mapping[str, str] | Non
     return path
 
 
+class _WithoutSecrets(logging.Formatter):
+    """Leaves out what must not be written down, wherever in a message or traceback it stands."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, redacted."""
+        return redacted(super().format(record))
+
+
 class RunLog(QuietWriter):
     """Writes run.log: what the package's loggers say, and every note, with time, level and module."""
 
@@ -60,7 +69,7 @@ class RunLog(QuietWriter):
         self._logger = logging.getLogger(PACKAGE_LOGGER)
         self._handler = logging.FileHandler(run_dir / LOG_FILE, encoding="utf-8")
         self._handler.setLevel(logging.INFO)
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        self._handler.setFormatter(_WithoutSecrets("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
         self._previous_level = self._logger.level
         self._logger.addHandler(self._handler)
         if self._logger.getEffectiveLevel() > logging.INFO:

@@ -6,12 +6,15 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from maxent_grpo.config.logging import LoggingConfig
+from maxent_grpo.config.logging import LoggingConfig, TrackerName
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE
 from maxent_grpo.telemetry.console import build_console
 from maxent_grpo.telemetry.files import CompletionsFile, EvaluationsFile, MetricsFile
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import RunLog
+from maxent_grpo.telemetry.tensorboard_tracker import TensorBoardTracker
+from maxent_grpo.telemetry.tracking import TrackedRun, is_main_process
+from maxent_grpo.telemetry.wandb_tracker import WandbTracker
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 
 logger = logging.getLogger(__name__)
@@ -65,12 +68,12 @@ class ReportWriter(QuietWriter):
             self._attempt(PAGE_FILE, write_page)
 
 
-def build_logging(config: LoggingConfig, run_dir: Path) -> LoggingHandles:
-    """The writers that ``logging`` asks for: metrics, evaluations, completions, report, log, console.
+def build_logging(config: LoggingConfig, run_dir: Path, tracked: TrackedRun | None = None) -> LoggingHandles:
+    """The writers that ``logging`` asks for: metrics, evaluations, completions, report, trackers, log, console.
 
-    The report stands after the files that it reads, the log after it, to hold what goes wrong there, and the console last,
-    which ends by naming what the others wrote. Called on the main process only; the others use ``LoggingHandles(run_dir)``
-    without writers.
+    The report stands after the files that it reads, trackers after the report that they take along, the log after these, to
+    hold what goes wrong there, and the console last, which ends by naming what the others wrote. Called on the main process
+    only; the others use ``LoggingHandles(run_dir)`` without writers. Without ``tracked`` there are no trackers.
     """
     log = RunLog(run_dir)
     writers: list[Writer] = [MetricsFile(run_dir), EvaluationsFile(run_dir)]
@@ -78,10 +81,23 @@ def build_logging(config: LoggingConfig, run_dir: Path) -> LoggingHandles:
         writers.append(CompletionsFile(run_dir))
     if config.report:
         writers.append(ReportWriter(run_dir))
-    writers += [log, build_console(config.console, run_dir)]
-    return LoggingHandles(
+    handles = LoggingHandles(
         run_dir=run_dir,
         writers=writers,
         completions_every=config.completions_every,
         completions_per_step=config.completions_per_step,
     )
+    if tracked is not None and is_main_process():
+        writers += build_trackers(config, tracked, handles.write_note)
+    writers += [log, build_console(config.console, run_dir)]
+    return handles
+
+
+def build_trackers(config: LoggingConfig, run: TrackedRun, say: Callable[[str], None]) -> list[Writer]:
+    """The writers of ``logging.trackers``; ``say`` tells the user where to look."""
+    trackers: list[Writer] = []
+    if TrackerName.wandb in config.trackers:
+        trackers.append(WandbTracker(config.wandb, run, say))
+    if TrackerName.tensorboard in config.trackers:
+        trackers.append(TensorBoardTracker(run))
+    return trackers

@@ -104,8 +104,8 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     total, state = ctx.optimization.schedule.total_training_steps, parts.state
     evaluations: dict[int, dict[str, float]] = {}
     metrics: dict[str, float] = {}
-    parts.clock.drain()  # what was put together before belongs to no step
     ctx.logging.start(total, state.global_step)
+    parts.clock.drain()  # what was put together before belongs to no step
     logger.info("%s", schedule_line(ctx.optimization))
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)

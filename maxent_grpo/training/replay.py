@@ -30,6 +30,7 @@ QUIET: dict[str, Any] = {
     "evaluation.enabled": False,
     "logging.console": "silent",
     "logging.report": False,
+    "logging.trackers": [],
     "logging.completions_per_step": 1_000_000_000,
     "checkpoint.every_n_steps": None,
     "checkpoint.best_metric": None,

@@ -11,8 +11,10 @@ from typing import Any, cast
 
 from torch import nn
 
+from maxent_grpo.config.presets import flatten
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.errors import CheckpointError
+from maxent_grpo.config.secrets import lost_secrets, redacted_tree
+from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
 from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
@@ -60,8 +62,19 @@ class WeightsState:
 
 
 def config_tree(config: RootConfig) -> dict[str, Any]:
-    """The configuration as plain nested values, enumerations by name, as checkpoints keep it."""
-    return cast(dict[str, Any], _plain(config))
+    """The configuration as plain nested values, enumerations by name and secrets left out, as files and checkpoints keep it."""
+    return cast(dict[str, Any], redacted_tree(_plain(config)))
+
+
+def refuse_lost_secrets(config: RootConfig) -> None:
+    """Refuse settings that were read back from a run's files, where a secret is left out.
+
+    Raises:
+        ConfigError: naming each of them.
+    """
+    lost = lost_secrets(flatten(cast(dict[str, Any], _plain(config))))
+    if lost:
+        raise ConfigError(lost)
 
 
 def find_resume(config: RootConfig) -> Resume | None:

@@ -21,6 +21,7 @@ from maxent_grpo.config.resolve import chosen_options, longest_sequence, referen
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
@@ -36,6 +37,7 @@ from maxent_grpo.telemetry.data_summary import write_data_facts
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
+from maxent_grpo.telemetry.tracking import TrackedRun
 from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
@@ -43,7 +45,7 @@ from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
-from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
+from maxent_grpo.training.control.state import claim_state_file, state_file, take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, MakeGenerator, build_validation
@@ -52,6 +54,7 @@ from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_trai
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
+from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.prepared_rows import (
     Render,
@@ -66,7 +69,7 @@ from maxent_grpo.training.prepared_rows import (
     styled,
 )
 from maxent_grpo.training.profiler import StepProfiler
-from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
+from maxent_grpo.training.resume import Resume, config_tree, find_resume, refuse_lost_secrets, register_state, restore
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -113,6 +116,7 @@ def run_from_config(
     """
     if config.run.dry:
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
+    refuse_lost_secrets(config)
     resume = find_resume(config)
     run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
     claim_state_file(config.controller.paths, run_dir)
@@ -121,12 +125,17 @@ def run_from_config(
     write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
     write_overrides(run_dir, overrides)
     write_versions(run_dir)
-    handles = build_logging(config.logging, run_dir)
+    tracked = TrackedRun(
+        run_dir, config_tree(config), chosen_options(config), list(map(redacted, overrides)),
+        state_file(config.controller.paths, run_dir), better, None if resume is None else resume.run_dir,
+    )  # fmt: skip
+    handles = build_logging(config.logging, run_dir, tracked)
     handles.writers.extend(watchers)
     try:
         with ExitStack() as ending:
             return _run(config, handles, resume, until, ending)
     except BaseException as error:
+        tracked.failed = True
         logger.error("stopped: %s", error, exc_info=error)
         raise
     finally:

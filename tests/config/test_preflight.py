@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from maxent_grpo.config import preflight
 from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.load import check, load_config
 from maxent_grpo.config.preflight import find_module
@@ -146,3 +147,14 @@ def test_a_start_that_made_no_checkpoint_is_not_said_to_be_continued(tmp_path: P
         ConfigError, match="already holds a run; it has no checkpoint to continue from: remove the folder"
     ):
         load_config([f"run.dir={tmp_path}"])
+
+
+def test_tensorboard_must_be_installed_to_track_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = preflight.find_module
+    monkeypatch.setattr(preflight, "find_module", lambda name: None if name == "tensorboard" else find(name))
+    with pytest.raises(ConfigError) as caught:
+        load_config(["logging=tensorboard", "run.dir=nowhere"])
+    assert caught.value.problems == [
+        "logging.trackers=[tensorboard]: TensorBoard is not installed; pip install -e '.[tensorboard]'"
+    ]
+    load_config(["logging=wandb", "run.dir=nowhere"])

@@ -2,6 +2,7 @@
 
 UNUSED = {
     "wandb", "datasets", "vllm", "peft", "trl", "math_verify", "reasoning_gym", "pandas", "scipy", "sklearn", "tensorflow",
+    "tensorboard", "wandb_workspaces",
 }  # fmt: skip
 """Libraries that no part of the default run needs. It loads torch, transformers with what these two load themselves (numpy,
 sympy, PIL, tokenizers, huggingface_hub), accelerate and rich, and matplotlib once it draws."""

@@ -25,6 +25,7 @@ from support.knob_effects import (
 from support.runs import only_reward
 
 from maxent_grpo.config.data import Example
+from maxent_grpo.config.logging import TrackerName
 from maxent_grpo.rewards.term_settings import FunctionStyle
 
 
@@ -311,6 +312,7 @@ RECORD = (
     Knob("logging.completions_every", 2, records),
     Knob("logging.completions_per_step", 3, records),
     Knob("logging.report", True, writes("report.png", "report.html")),
+    Knob("logging.trackers", [TrackerName.tensorboard], writes("tensorboard")),
     Knob("checkpoint.every_n_steps", 1, writes("checkpoints/step_1")),
     Knob(
         "checkpoint.keep_last",

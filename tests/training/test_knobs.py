@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import wandb
 from support.checkpoints import save_checkpoint, small_tokenizer
 from support.knob_effects import largest_weight_change, same_training, trains
 from support.knobs import KNOBS, Knob
@@ -30,6 +31,7 @@ from support.source_knobs import (
     written_tables,
 )
 from support.vllm_knobs import VLLM_KNOBS
+from support.wandb_run import offline_parts, tracked, write_steps
 from torch._dynamo.utils import counters
 
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
@@ -67,6 +69,10 @@ ELSEWHERE = {
     "model.lora.dropout": "test_dropout_beside_an_adapter_is_refused",
     "model.lora.adapter": "test_a_run_starts_from_the_adapter_that_it_is_given",
     "logging.console": "test_the_console_speaks_or_is_silent",
+    **{
+        f"logging.wandb.{name}": "test_settings_of_wandb_name_and_place_the_run"
+        for name in ("project", "entity", "name", "group", "tags", "mode", "continue_run")
+    },
     "checkpoint.resume_from": "test_resuming_takes_over_the_steps_already_made",
     "controller.paths.state_path": "test_controller_state_is_written_where_asked_and_not_over_another_run",
     "controller.paths.overwrite_existing": "test_controller_state_is_written_where_asked_and_not_over_another_run",
@@ -297,6 +303,26 @@ def test_the_console_speaks_or_is_silent(tmp_path: Path, capfd: pytest.CaptureFi
         said[console] = "".join(capfd.readouterr())
     assert said["silent"] == ""
     assert "method: dr_grpo" in said["plain"]
+
+
+def test_settings_of_wandb_name_and_place_the_run(tmp_path: Path) -> None:
+    changes = ("project=sums", "entity=team", "name=mine", "group=ours", "tags=[a,b]", "mode=offline")
+    config = configured(tmp_path / "none", "logging=wandb", *(f"logging.wandb.{change}" for change in changes)).logging
+    write_steps(tracked(tmp_path / "first"), 1, 1)
+    write_steps(tracked(tmp_path / "second"), 1, 1, config.wandb)
+    write_steps(tracked(tmp_path / "third", resumed_from=tmp_path / "second"), 2, 2, config.wandb)
+    branch = replace(config.wandb, continue_run=False)
+    write_steps(tracked(tmp_path / "branch", resumed_from=tmp_path / "second"), 2, 2, branch)
+    wandb.teardown()
+    [first], [second], [third], [other] = (
+        offline_parts(tmp_path / name) for name in ("first", "second", "third", "branch")
+    )
+    assert (first.project, first.entity, first.name, first.group) == ("maxent_grpo", "", "grpo, seed 3, first", "")
+    assert first.tags == ["scoring=grpo"]
+    assert (second.project, second.entity, second.name, second.group) == ("sums", "team", "mine", "ours")
+    assert second.tags == ["a", "b", "scoring=grpo"]
+    assert second.folder.name.startswith("offline-run-")
+    assert (first.id == second.id, second.id == third.id, second.id == other.id) == (False, True, False)
 
 
 def test_resuming_takes_over_the_steps_already_made(tmp_path: Path) -> None:

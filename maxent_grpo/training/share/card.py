@@ -16,7 +16,9 @@ import yaml
 
 from maxent_grpo.config.model import HfModelConfig
 from maxent_grpo.config.resolve import chosen_options, reference_source
+from maxent_grpo.config.resumed import of_the_training
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.models.published import base_name, hub_id, license_name
 from maxent_grpo.report.read import read_versions
 from maxent_grpo.report.record import RunRecord, reproduce_command
@@ -40,13 +42,6 @@ METHOD_ROWS = (
 """The axes of the method that a card shows."""
 LONGEST = 100
 """Characters of a setting's value that are shown."""
-_OF_THE_MACHINE = re.compile(
-    r"\+*(?:(?:run|logging|hydra|controller\.paths)\."
-    r"|checkpoint\.(?:final_model|resume_from|keep_last|every_n_steps)=|[\w.]*\.cache_dir=)"
-)
-"""Settings of a command that say where and how it ran, and nothing of what was trained."""
-_SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|xox[bp])[_-][\w-]{12,}")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _FOLDER = re.compile(r"(?<![\w/:.<)\]|])(?:~|/[\w.+@%-]+)(?:/[\w.+@%-]+)*/([\w.+@%-]+)")
 
 
@@ -108,9 +103,8 @@ def model_card(subject: Subject, *, is_adapter: bool) -> str:
 
 
 def publishable(text: str) -> str:
-    """The text without folders of this machine, of which the last name stays, and without what looks like a key."""
-    text = _CREDENTIALS.sub("", _SECRET.sub("<secret>", text))
-    return _FOLDER.sub(r"\1", text)
+    """The text without folders of this machine, of which the last name stays, and without secrets."""
+    return _FOLDER.sub(r"\1", redacted(text))
 
 
 def _header(subject: Subject, *, is_adapter: bool) -> str:
@@ -253,8 +247,7 @@ def _changed_data(config: RootConfig) -> str:
 def _again(subject: Subject) -> str:
     lines = ["## Reproduce", ""]
     if subject.record.overrides is not None:
-        meant = [text for text in subject.record.overrides if not _OF_THE_MACHINE.match(text)]
-        lines += ["```", reproduce_command(meant), "```", ""]
+        lines += ["```", reproduce_command(of_the_training(subject.record.overrides)), "```", ""]
     seconds = subject.record.seconds
     if seconds:
         lines += [f"Its {subject.record.last_step} optimiser steps took {duration(seconds)}.", ""]
