@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import support.trl_without_vllm  # noqa: F401
 import torch
 from datasets import Dataset
 from support.parity import GivenBatch, Outcome, gradients
