@@ -29,7 +29,7 @@ def test_a_run_gets_its_page_and_picture(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_several_runs_get_a_folder_each(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, 4, 2) for name in ("a", "b")]
-    main([*map(str, runs), "--output", str(tmp_path / "reports")])
+    main([*map(str, runs), "--each", "--output", str(tmp_path / "reports")])
     assert sorted(str(path.relative_to(tmp_path / "reports")) for path in (tmp_path / "reports").rglob("*.*")) == [
         "a/report.html", "a/report.png", "b/report.html", "b/report.png",
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_what_is_no_run_is_named_before_anything_is_written(tmp_path: Path, caps
 
 def test_reports_that_would_replace_each_other_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [write_run(tmp_path / day / "same", 2, 1) for day in ("monday", "tuesday")]
-    said = refusal([*map(str, runs), "--output", str(tmp_path / "reports")], capsys)
+    said = refusal([*map(str, runs), "--each", "--output", str(tmp_path / "reports")], capsys)
     assert "several runs are in folders called same" in said
 
 
