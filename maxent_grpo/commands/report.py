@@ -10,7 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from maxent_grpo.errors import DataError
-from maxent_grpo.report.read import METRICS_FILE, is_run, runs_in
+from maxent_grpo.report.read import METRICS_FILE, in_number_order, is_run, runs_in
 
 DESCRIPTION = """\
 Write a self-contained page, and a picture, of one run, of several runs against each other, or of all runs in a folder. None
@@ -33,7 +33,7 @@ examples:
   python -m maxent_grpo report outputs/DAY/TIME-sweep              the arms of a sweep against each other
   python -m maxent_grpo report A B C D --baseline dr_grpo          with a part of the baseline's name
   python -m maxent_grpo report 'outputs/readme/*' --x tokens       curves against tokens
-  python -m maxent_grpo report outputs/readme/* --each             a report of each run, in its own folder
+  python -m maxent_grpo report outputs/readme/*/ --each            a report of each run, in its own folder
   python -m maxent_grpo report --all                               outputs/index.html
 
 exit status: 0 written; 2 a folder is not that of a run, or a file in it is damaged."""
@@ -95,24 +95,21 @@ def _runs(named: list[str]) -> tuple[list[Path], list[str]]:
     All are looked at before the first page is written.
     """
     found: list[Path] = []
-    waiting: list[str] = []
     for text in named:
-        matches = [Path(text)]
-        if has_magic(text) and not matches[0].exists():
-            matches = [path for path in map(Path, sorted(glob(text))) if path.is_dir()]
-            if not matches:
-                raise DataError(f"{text} fits no folder: name the directory of a run, such as outputs/DAY/TIME")
-        for path in matches:
-            begun = [run for run in _runs_at(path) if (run / METRICS_FILE).is_file()]
-            waiting += [
-                f"{run.parent.name}/{run.name} is left out: it has no {METRICS_FILE} yet."
-                for run in _runs_at(path)
-                if run not in begun
-            ]
-            found += begun
-    if not found:
+        if not has_magic(text) or Path(text).exists():
+            found += _runs_at(Path(text))
+            continue
+        matches = [Path(match) for match in sorted(glob(text), key=in_number_order) if Path(match).is_dir()]
+        if not matches:
+            raise DataError(f"{text} fits no folder: name the directory of a run, such as outputs/DAY/TIME")
+        # a pattern may fit what is none of ours
+        found += [run for match in matches for run in ([match] if is_run(match) else runs_in(match))]
+    found = list(dict.fromkeys(found))
+    begun = [run for run in found if (run / METRICS_FILE).is_file()]
+    waiting = [run for run in found if run not in begun]
+    if not begun:
         raise DataError(f"{', '.join(named)}: no run has started there, as none has a {METRICS_FILE}")
-    return list(dict.fromkeys(found)), waiting
+    return begun, [f"{run.parent.name}/{run.name} is left out: it has no {METRICS_FILE} yet." for run in waiting]
 
 
 def _runs_at(path: Path) -> list[Path]:

@@ -55,6 +55,10 @@ def test_sign_test_is_the_worked_example(wins: int, total: int) -> None:
 
 def test_six_seeds_are_the_fewest() -> None:
     assert least_seeds() == 6
+    assert [least_seeds(tests) for tests in (1, 2, 3, 6)] == [6, 7, 7, 8]
+    for tests in (1, 2, 3, 6):
+        assert holm([smallest_p(least_seeds(tests))] * tests)[0] == smallest_p(least_seeds(tests), tests) <= 0.05
+        assert smallest_p(least_seeds(tests) - 1, tests) > 0.05
     assert [smallest_p(n) for n in (1, 3, 5, 6)] == [1.0, 0.25, 0.0625, 0.03125]
     for num in (2, 5, 6):
         assert sign_flip([1.0] * num).p == smallest_p(num)

@@ -23,7 +23,7 @@ def cautions(findings: Findings) -> list[str]:
     """Sentences in the order of their weight; plain text."""
     comparison = findings.comparison
     return [
-        *_seeds(comparison),
+        *_seeds(findings),
         *_unfinished(comparison),
         *_cut(findings),
         *_evaluated(findings),
@@ -33,7 +33,9 @@ def cautions(findings: Findings) -> list[str]:
     ]
 
 
-def _seeds(comparison: Comparison) -> Iterator[str]:
+def _seeds(findings: Findings) -> Iterator[str]:
+    comparison = findings.comparison
+    num_tests = max((effect.num_tests for effect in findings.effects), default=1)
     counts = {arm.name: len(arm.runs) for arm in comparison.arms}
     if max(counts.values()) == 1:
         yield (
@@ -47,11 +49,12 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
     )
     if least == 1:
         yield f"Seeds: {each}. An arm of one seed has no interval and no p-value."
-    elif len(comparison.arms) > 1 and least < least_seeds():
+    elif len(comparison.arms) > 1 and least < least_seeds(num_tests):
+        many = "" if num_tests == 1 else f" after Holm's adjustment for the {num_tests} tests of a family"
         yield (
-            f"Seeds: {each}. The smallest p that {least} seeds can give is {short(smallest_p(least))}, whatever their "
-            f"differences: no difference here can be significant at .05, for which {least_seeds()} seeds are the fewest; plan "
-            f"{RECOMMENDED_SEEDS} or more. Intervals from so few seeds are too narrow."
+            f"Seeds: {each}. The smallest p that {least} seeds can give is {short(smallest_p(least))} for one test, whatever "
+            f"their differences: .05{many} takes {least_seeds(num_tests)} seeds at the fewest; plan {max(RECOMMENDED_SEEDS, least_seeds(num_tests) + 1)} or more. "
+            "Intervals from so few seeds are too narrow."
         )
     elif least < RECOMMENDED_SEEDS:
         yield f"Seeds: {each}. {RECOMMENDED_SEEDS} or more are better: with fewer, one seed decides, and intervals are too narrow."

@@ -59,6 +59,8 @@ class Effect:
     equivalence: Equivalence | None
     p_holm: float = math.nan
     """``p`` adjusted within its family."""
+    num_tests: int = 1
+    """Tests in that family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +253,11 @@ def _effects(
 
 def _adjusted(effects: Sequence[Effect]) -> list[Effect]:
     """Holm's adjustment over all arms and measures of a family."""
-    adjusted: dict[int, float] = {}
+    found: dict[int, Effect] = {}
     for name in {family(effect.measure) for effect in effects}:
         members = [effect for effect in effects if family(effect.measure) == name and not math.isnan(effect.p)]
-        adjusted |= {id(each): p for each, p in zip(members, holm([each.p for each in members]), strict=True)}
-    return [replace(effect, p_holm=adjusted.get(id(effect), math.nan)) for effect in effects]
+        adjusted = holm([each.p for each in members])
+        found |= {
+            id(each): replace(each, p_holm=p, num_tests=len(members)) for each, p in zip(members, adjusted, strict=True)
+        }
+    return [found.get(id(effect), effect) for effect in effects]

@@ -132,7 +132,8 @@ def shown(effect: Effect) -> str:
         return f"equal within {100 * equal.margin:g} points"
     if equal is not None and equal.p_above <= 1 - LEVEL:
         return f"no worse by {100 * equal.margin:g} points"
-    return "no difference shown" if smallest_p(len(effect.seeds)) <= 1 - LEVEL else "too few seeds to tell"
+    can_tell = smallest_p(len(effect.seeds), effect.num_tests) <= 1 - LEVEL
+    return "no difference shown" if can_tell else "too few seeds to tell"
 
 
 def _effects_html(findings: Findings) -> str:
