@@ -236,8 +236,12 @@ def test_other_problems_starts_data_and_versions_are_named(runs: list[Path], tmp
         for row in rows:
             row["num_right"] -= row["step"] == 0
         write_lines(run / "evaluations.jsonl", [row for row in rows if row["row_id"] != "p3"])
+        config(run, "scoring:", "evaluation:\n  temperature: 0.5\nscoring:")
+    for run in copies[:3]:
+        config(run, "scoring:", "evaluation:\n  temperature: 1.0\nscoring:")
     found = read_findings(copies)[0]
     text = " ".join(cautions(found))
+    assert "Evaluated differently (evaluation.temperature)" in text
     assert "asked different held-out problems (11 to 12). Figures here are over the 11 that all were asked." in text
     assert "Not alike at the start" in text
     assert "The data differ between runs" in text

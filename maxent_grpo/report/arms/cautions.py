@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from maxent_grpo.errors import DataError
-from maxent_grpo.report.arms.figures import Findings, read_evaluation
+from maxent_grpo.report.arms.figures import Findings
 from maxent_grpo.report.arms.group import NOT_THE_METHOD, Arm, Comparison
+from maxent_grpo.report.difference import differing
 from maxent_grpo.report.read import DATA_FILE, read_versions
 from maxent_grpo.report.record import RunRecord, status
 from maxent_grpo.report.scale import short
 from maxent_grpo.stats.seed_tests import RECOMMENDED_SEEDS, least_seeds, smallest_p
 
+EVALUATION = "evaluation."
 COUNTS = ("num_samples", "num_right", "mode_counts")
 """What equal weights give equally when they are asked the same problems with the same random numbers."""
 
@@ -27,7 +29,8 @@ def cautions(findings: Findings) -> list[str]:
         *_unfinished(comparison),
         *_cut(findings),
         *_evaluated(findings),
-        *_starts(comparison),
+        *_settings(comparison),
+        *_starts(findings),
         *_unlike(comparison),
         *comparison.notes,
     ]
@@ -97,7 +100,7 @@ def _evaluated(findings: Findings) -> Iterator[str]:
     if findings.num_problems is None:
         yield "Each problem's counts are not there for all runs: intervals are over seeds alone, from the means in metrics.jsonl."
         return
-    asked = [set(read_evaluation(run, findings.step)) for _, run in findings.comparison.runs]
+    asked = [set(findings.problems(run, findings.step)) for _, run in findings.comparison.runs]
     if any(rows != asked[0] for rows in asked):
         yield (
             f"Not comparable as they are: the runs were asked different held-out problems ({min(map(len, asked))} to "
@@ -105,11 +108,19 @@ def _evaluated(findings: Findings) -> Iterator[str]:
         )
 
 
-def _starts(comparison: Comparison) -> Iterator[str]:
+def _settings(comparison: Comparison) -> Iterator[str]:
+    """Settings of the evaluation itself that are not alike."""
+    settings = [path for path in differing([arm.settings for arm in comparison.arms]) if path.startswith(EVALUATION)]
+    if settings:
+        yield f"Evaluated differently ({_listed(settings)}): held-out figures of the arms are not comparable."
+
+
+def _starts(findings: Findings) -> Iterator[str]:
     """Whether all runs began from equal weights, judged by their evaluations before the first step."""
+    comparison = findings.comparison
     starts: dict[str, list[str]] = {}
     for arm, run in comparison.runs:
-        rows = read_evaluation(run, 0)
+        rows = findings.problems(run, 0)
         if not rows:
             return
         print_of = json.dumps(

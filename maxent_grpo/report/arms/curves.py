@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maxent_grpo.report.arms.figures import read_evaluation
+from maxent_grpo.report.arms.figures import Findings
 from maxent_grpo.report.arms.group import Arm, Comparison
 from maxent_grpo.report.chart_build import Drawn, all_names, counted, traces_of
 from maxent_grpo.report.chart_table import COST, SECTIONS, ChartSpec, SectionSpec, Trace
@@ -133,9 +133,10 @@ def seed_line(arm: Arm, x: Floats, rows: Floats, *, has_dots: bool = False) -> L
     )
 
 
-def charts_against_k(comparison: Comparison, step: int) -> list[Chart]:
-    """pass@k and coverage@k of the arms against k at one step, as far as every run has its problems' counts."""
-    records = {arm.name: [list(read_evaluation(run, step).values()) for run in arm.runs] for arm in comparison.arms}
+def charts_against_k(findings: Findings) -> list[Chart]:
+    """pass@k and coverage@k of the arms against k at the compared step, where every run has its problems' counts."""
+    comparison, step = findings.comparison, findings.step
+    records = {arm.name: [list(findings.problems(run, step).values()) for run in arm.runs] for arm in comparison.arms}
     everything = [rows for of_arm in records.values() for rows in of_arm]
     if not all(everything):
         return []

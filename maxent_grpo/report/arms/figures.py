@@ -7,7 +7,7 @@ problems are not resampled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maxent_grpo.errors import DataError
 from maxent_grpo.report.arms.group import Arm, Comparison, read_comparisons
 from maxent_grpo.report.read import EVALUATIONS_FILE, headline_measures, iterate_jsonl, metric_series
 from maxent_grpo.report.record import RunRecord
@@ -76,6 +77,12 @@ class Findings:
     figures: Mapping[str, Mapping[str, ArmFigure]]
     """By arm's name and measure."""
     effects: Sequence[Effect]
+    evaluated: Mapping[Path, Mapping[int, Problems]]
+    """By run directory, the records of the evaluation before training and of the compared one."""
+
+    def problems(self, run: RunRecord, step: int | None) -> Problems:
+        """The records of a run's evaluation at one of those steps; empty where it has none."""
+        return {} if step is None else self.evaluated[run.run_dir].get(step, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +123,27 @@ def find(comparison: Comparison) -> Findings:
     Raises:
         DataError: a record of evaluations is damaged.
     """
-    step, measures, evaluated = _last_evaluation(comparison)
-    if step is None or not measures:
-        return Findings(comparison, None, (), None, {}, ())
+    step, measures = _last_evaluation(comparison)
+    evaluated = {run.run_dir: _read_evaluations(run.run_dir, {0, step}) for _, run in comparison.runs}
+    if step is None:
+        return Findings(comparison, None, (), None, {}, (), evaluated)
     values, num_problems = _values(comparison, step, measures, evaluated)
     measures = [name for name in measures if name in values]
     figures = {arm.name: _arm_figures({name: values[name][arm.name] for name in measures}) for arm in comparison.arms}
     effects = [effect for arm in comparison.arms[1:] for effect in _effects(comparison, arm, values, measures)]
-    return Findings(comparison, step, measures, num_problems, figures, _adjusted(effects))
+    return Findings(comparison, step, measures, num_problems, figures, _adjusted(effects), evaluated)
 
 
-def read_evaluation(run: RunRecord, step: int) -> dict[str, Mapping[str, Any]]:
-    """The records of one evaluation by row; empty where the run has no such file or step."""
-    path = run.run_dir / EVALUATIONS_FILE
-    if not path.is_file():
-        return {}
-    return {str(row.get("row_id")): row for _, row in iterate_jsonl(path) if row.get("step") == step}
+def _read_evaluations(run_dir: Path, steps: Collection[int | None]) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """The records of the evaluations at these steps by row, as far as the run has them."""
+    path = run_dir / EVALUATIONS_FILE
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for _, row in iterate_jsonl(path) if path.is_file() else ():
+        if row.get("step") in steps:
+            if not isinstance(row.get("num_samples"), int) or not isinstance(row.get("num_right"), int):
+                raise DataError(f"{path} has a line without a problem's counts: it is not a record of evaluations")
+            found.setdefault(row["step"], {})[str(row.get("row_id"))] = row
+    return found
 
 
 def aggregates(findings: Sequence[Findings]) -> list[Aggregate]:
@@ -152,23 +164,21 @@ def aggregates(findings: Sequence[Findings]) -> list[Aggregate]:
     return found
 
 
-def _last_evaluation(comparison: Comparison) -> tuple[int | None, list[str], dict[int, set[int]]]:
-    """The compared step, the measures that every run recorded, and the evaluated steps of each run by its place."""
+def _last_evaluation(comparison: Comparison) -> tuple[int | None, list[str]]:
+    """The last step at which every run recorded the measures that all of them have, and those measures."""
     runs = [run for _, run in comparison.runs]
     names = headline_measures([row for run in runs for row in run.rows])
-    names = [name for name in [*names, GREEDY] if all(any(f"eval/{name}" in row for row in run.rows) for run in runs)]
-    if not names:
-        return None, [], {}
-    evaluated = {place: set(metric_series(run.rows, f"eval/{names[0]}")[0]) for place, run in enumerate(runs)}
-    common = set.intersection(*evaluated.values())
-    return max((step for step in common if step <= comparison.last_step), default=None), names, evaluated
+    steps = {name: [set(metric_series(run.rows, f"eval/{name}")[0]) for run in runs] for name in [*names, GREEDY]}
+    measures = [name for name, of_runs in steps.items() if all(of_runs)]
+    common = set.intersection(*(each for name in measures for each in steps[name])) if measures else set()
+    return max((step for step in common if step <= comparison.last_step), default=None), measures
 
 
 def _values(
-    comparison: Comparison, step: int, measures: Sequence[str], evaluated: Mapping[int, set[int]]
+    comparison: Comparison, step: int, measures: Sequence[str], evaluated: Mapping[Path, Mapping[int, Problems]]
 ) -> tuple[dict[str, dict[str, Values]], int | None]:
     """For each measure and arm [seeds, problems], of problems that every run was asked; and how many those are."""
-    records = {id(run): read_evaluation(run, step) for _, run in comparison.runs}
+    records = {run.run_dir: evaluated[run.run_dir].get(step, {}) for _, run in comparison.runs}
     shared = set.intersection(*(set(rows) for rows in records.values()))
     found: dict[str, dict[str, Values]] = {}
     for name in measures:
@@ -176,7 +186,7 @@ def _values(
         rows = sorted(row for row in shared if all(each[row] is not None for each in scored.values()))
         if rows:
             found[name] = {
-                arm.name: np.array([[scored[id(run)][row] for row in rows] for run in arm.runs], dtype=np.float64)
+                arm.name: np.array([[scored[run.run_dir][row] for row in rows] for run in arm.runs], dtype=np.float64)
                 for arm in comparison.arms
             }
     if found:

@@ -59,8 +59,8 @@ def _task_sections(findings: Findings, across: Across, suffix: str, task: str) -
     ]
     for spec, drawn in arm_sections(comparison, across):
         charts = list(drawn.charts)
-        if spec.key == "evaluation" and findings.step is not None:
-            charts += charts_against_k(comparison, findings.step)
+        if spec.key == "evaluation":
+            charts += charts_against_k(findings)
         figures = "".join(figure(chart, suffix) for chart in charts)
         before = phases_html(findings) if spec.key == "cost" else ""
         if charts or before:

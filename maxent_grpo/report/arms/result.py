@@ -29,7 +29,7 @@ ENDS = (
     ("policy/clip_ratio_low_mean", "clipped low"),
     ("policy/clip_ratio_high_mean", "clipped high"),
 )
-"""Training metrics of the table of seeds, as means of the last twenty-fifth of the steps."""
+"""Training metrics of the table of seeds, those that are not 0 throughout, as means of the last twenty-fifth of the steps."""
 
 
 def swatch(arm: Arm) -> str:
@@ -170,7 +170,7 @@ def _effects_html(findings: Findings) -> str:
         f"Each arm minus {base.name}, seed by seed. p sign-flip: how often the mean difference is as large if each seed's sign "
         f"were a coin's; {counted}. p Holm: the same, adjusted for all arms and measures of its family ({', '.join(families)}). "
         f"p signs: from the directions alone. p not worse and p equal: one-sided t-tests that {EQUIVALENCE_MEASURE} is not lower "
-        f"by {100 * MARGIN:g} points, and that it is within {100 * MARGIN:g} points on both sides; small values speak for it."
+        f"by {100 * MARGIN:g} points, and that it is within {100 * MARGIN:g} points on both sides, not adjusted; small values speak for it."
     )
     return f'<h3 class="sub">Compared with {escape(base.name)}</h3>{table_html(heads, rows, kind="effects")}<p class="note">{escape(words)}</p>'
 
@@ -205,7 +205,7 @@ def seeds_html(findings: Findings) -> str:
     """A row for each run: its seed, steps, figures at the compared step and the end of its training metrics."""
     comparison = findings.comparison
     runs = [run for _, run in comparison.runs]
-    ends = [(metric, name) for metric, name in ENDS if any(metric in row for run in runs for row in run.rows)]
+    ends = [(metric, name) for metric, name in ENDS if any(row.get(metric) for run in runs for row in run.rows)]
     heads = ["arm", "seed", "steps", *findings.measures, *(name for _, name in ends), "seconds a step", "folder"]
     rows = []
     for arm in comparison.arms:

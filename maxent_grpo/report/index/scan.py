@@ -22,7 +22,8 @@ from maxent_grpo.report.read import (
 )
 from maxent_grpo.report.record import RunRecord, read_log, status
 
-SWEEP_FILE = "multirun.yaml"
+SWEEP_FILES = ("multirun.yaml", "sweep.csv")
+"""A folder with one of them is that of a sweep."""
 REWARD = "reward/mean"
 MOST_LINES = 120
 """Most lines of metrics.jsonl that are decoded besides those of evaluations: enough for a sparkline and the end."""
@@ -103,7 +104,11 @@ def _read(root: Path, folder: Path) -> IndexedRun:
         figures["reward"] = sum(rewards[-5:]) / len(rewards[-5:])
     course = next((values for values in series.values() if len(values) > 2), rewards)
     parent = folder.parent
-    sweep = "" if parent == root or not (parent / SWEEP_FILE).is_file() else str(parent.relative_to(root))
+    sweep = (
+        ""
+        if parent == root or not any((parent / name).is_file() for name in SWEEP_FILES)
+        else str(parent.relative_to(root))
+    )
     return IndexedRun(
         folder=folder.relative_to(root),
         sweep=sweep,
