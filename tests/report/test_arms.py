@@ -160,6 +160,15 @@ def test_pairs_are_of_one_seed_whatever_the_order(runs: list[Path], findings: Fi
     assert any("left out there: 0" in sentence for sentence in cautions(shuffled))
 
 
+def test_arms_without_a_common_seed_are_not_paired(runs: list[Path], tmp_path: Path) -> None:
+    found = read_findings([*runs[:2], *write_arms(tmp_path, ("dr_grpo",), seeds=(7, 8))])[0]
+    assert list(found.effects) == []
+    text = Page(comparison_page([found])).text
+    assert "scoring=dr_grpo and scoring=maxent have no seed in common: nothing is paired" in text
+    assert "No seed is common to all arms" in text
+    assert "P(higher than baseline)" in text, "which takes no pairs"
+
+
 def test_eight_seeds_can_show_a_difference(tmp_path: Path) -> None:
     found = read_findings(write_arms(tmp_path, seeds=range(8)))[0]
     effect = next(each for each in found.effects if each.measure == "coverage@8")

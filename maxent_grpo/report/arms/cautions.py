@@ -66,7 +66,9 @@ def _seeds(findings: Findings) -> Iterator[str]:
     base = comparison.baseline
     for arm in comparison.arms[1:]:
         lonely = {*arm.seeds} ^ {*base.seeds}
-        if lonely:
+        if not {*arm.seeds} & {*base.seeds} - {None}:
+            yield f"{arm.name} and {base.name} have no seed in common: nothing is paired, and there are no p-values."
+        elif lonely:
             names = ", ".join(sorted(map(str, lonely)))
             yield f"{arm.name} is compared with {base.name} over the seeds that both have; left out there: {names}."
 

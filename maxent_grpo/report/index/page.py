@@ -45,8 +45,9 @@ def index_page(root: Path) -> str:
     empty = "" if runs else '<p class="absent">No run lies below this folder.</p>'
     sections = [("runs", "", f"{_controls(runs)}{table}{empty}"), *_sweeps(root, runs)]
     footer = (
-        "<p>Figures are the newest held-out ones of each run, and its reward as the mean of its last recorded steps. They are of "
-        "single runs: what differs between methods is said by a comparison of several seeds. Click a heading to sort.</p>"
+        "<p>Figures are the newest held-out ones of each run, and its reward as the mean of its last recorded steps; the course is "
+        "that of the first figure, or of the reward. They are of single runs: what differs between methods is said by a comparison "
+        "of several seeds. Click a heading to sort.</p>"
     )
     return page_html(
         f"runs in {root.resolve().name}",
