@@ -204,6 +204,8 @@ def test_one_seed_has_curves_and_no_p(tmp_path: Path) -> None:
     text = Page(comparison_page(found)).text
     assert "One seed an arm: the curves show one run each" in text
     assert "one seed: nothing" in text
+    assert "IQM" not in text
+    assert "Holm;" not in text
     assert not re.search(r"\bp \d", text)
     assert "nan" not in text.lower()
 

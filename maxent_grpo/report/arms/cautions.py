@@ -131,9 +131,11 @@ def _starts(findings: Findings) -> Iterator[str]:
         starts.setdefault(print_of, []).append(arm.name)
     alike = len(starts) == 1
     if alike and len(list(comparison.runs)) > 1:
-        yield (
-            "All runs gave the same answers before training: they share one start. Seeds differ in sampling and in the order of "
-            "the data, and the intervals say nothing of other starts."
+        more = any(len(arm.runs) > 1 for arm in comparison.arms)
+        yield "All runs gave the same answers before training: they share one start." + (
+            " Seeds differ in sampling and in the order of the data, and the intervals say nothing of other starts."
+            if more
+            else ""
         )
     of_arms = {
         name: {key for key, names in starts.items() if name in names} for names in starts.values() for name in names

@@ -96,7 +96,10 @@ def _differences(findings: Findings, measure: str, suffix: str) -> Forest:
         for each in _of(findings, measure)
     ]
     margin = MARGIN if measure == EQUIVALENCE_MEASURE else 0.0
-    unit = f"minus {findings.comparison.baseline.name}, paired by seed; p after Holm{f'; shaded: ±{MARGIN:g}' if margin else ''}"
+    tested = "; p after Holm" if any(not math.isnan(each.p) for each in _of(findings, measure)) else ""
+    unit = (
+        f"minus {findings.comparison.baseline.name}, paired by seed{tested}{f'; shaded: ±{MARGIN:g}' if margin else ''}"
+    )
     return Forest(
         f"effect-{_id(measure)}{suffix}", f"Difference in {measure}", unit, rows, has_zero=True, margin=margin
     )
@@ -176,8 +179,8 @@ def _effects_html(findings: Findings) -> str:
 
 
 def aggregates_html(found: Sequence[Aggregate], num_tasks: int) -> str:
-    """Interquartile means and probabilities of improvement over seeds and tasks."""
-    if not found:
+    """Interquartile means and probabilities of improvement over seeds and tasks; empty where one seed says nothing."""
+    if all(math.isnan(each.iqm.low) for each in found):
         return ""
     rows = [
         (
@@ -198,7 +201,7 @@ def aggregates_html(found: Sequence[Aggregate], num_tasks: int) -> str:
 
 def _chance(interval: Interval) -> str:
     text = f"{interval.mean:.2f}"
-    return text if math.isnan(interval.low) else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
+    return UNKNOWN if math.isnan(interval.low) else f"{text} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def seeds_html(findings: Findings) -> str:
