@@ -13,7 +13,10 @@ COMMANDS = {
         "maxent_grpo.commands.evaluate",
         "ask a run or a model problems: figures with intervals, or a comparison",
     ),
-    "report": ("maxent_grpo.commands.report", "write report.html and report.png of a run"),
+    "report": (
+        "maxent_grpo.commands.report",
+        "the report of a run, several runs against each other, or the table of all",
+    ),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
     "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),

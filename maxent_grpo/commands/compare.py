@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m maxent_grpo compare",
         description="Draw the held-out figures, reward and entropy of several runs against the step, over each other. Runs of "
-        "one method are seeds of one curve.",
+        "one method are seeds of one curve. `report` with several runs adds intervals, tests and what differs.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
     parser.add_argument("--labels", nargs="+", help="a label for each run (default: its method)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from maxent_grpo.report.chart_table import CONTROLLER_FAMILY, ChartSpec, SectionSpec, Trace
-from maxent_grpo.report.read import metric_series
+from maxent_grpo.report.read import in_number_order, metric_series
 from maxent_grpo.report.scale import short
 from maxent_grpo.report.series import DrawnSeries, drawn_series
 from maxent_grpo.report.svg import NUM_COLORS, Chart, Line
@@ -47,7 +46,7 @@ def build_section(spec: SectionSpec, rows: Rows, names: Sequence[str]) -> Drawn:
 def all_names(rows: Rows) -> list[str]:
     """Every metric that a line holds, numbers in names in the order of their values."""
     names = {name for row in rows for name in row} - {"step"}
-    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+    return sorted(names, key=in_number_order)
 
 
 def traces_of(spec: ChartSpec, names: Sequence[str]) -> Iterator[Trace]:
@@ -124,7 +123,7 @@ def _line(spec: ChartSpec, trace: Trace, points: DrawnSeries, color: int) -> Lin
         color=color,
         low=points.low if points.is_merged else None,
         high=points.high if points.is_merged else None,
-        raw=(points.steps, points.low) if is_smoothed else None,
+        raw=((points.steps, points.low),) if is_smoothed else (),
         is_dashed=trace.is_dashed,
         has_dots=is_sparse,
     )

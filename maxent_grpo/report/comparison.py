@@ -5,6 +5,7 @@ Runs with the same label (seeds of one method) share a colour: their mean is dra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from maxent_grpo.errors import DataError
-from maxent_grpo.report.panels import headline_measures
-from maxent_grpo.report.read import metric_series, read_identity, read_metrics
+from maxent_grpo.report.read import headline_measures, metric_series, read_identity, read_metrics
 from maxent_grpo.report.series import smoothed
-from maxent_grpo.report.style import INK, PALETTE, QUIET, label_lines, label_steps, panel_grid, style_axes
+from maxent_grpo.report.style import GRID, INK, PALETTE, QUIET, label_lines, label_steps, panel_grid, style_axes
+from maxent_grpo.stats.compare import Interval
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -27,6 +29,10 @@ TRAINING_PANELS = (
     ("policy/entropy", "Policy entropy", "nats per token"),
 )
 NUM_COLUMNS = 3
+PATTERNS: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1, 1.6), (6, 1.6, 1, 1.6))
+"""Dashes and gaps, in widths of the line, that tell lines apart without colour."""
+MOST_ARMS = 12
+"""Most pairs of colour and pattern that differ."""
 
 
 def _unit(measure: str) -> str:
@@ -42,13 +48,29 @@ class Arm:
 
     label: str
     color: str
+    pattern: tuple[float, ...]
     runs: Sequence[Rows]
+
+    @property
+    def line_style(self) -> str | tuple[int, tuple[float, ...]]:
+        """The pattern as matplotlib takes it."""
+        return (0, self.pattern) if self.pattern else "-"
 
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps that every run of the arm has, and the values at them, [runs, steps]."""
         found = [dict(zip(*metric_series(rows, name), strict=True)) for rows in self.runs]
         steps = sorted(set.intersection(*(set(values) for values in found)))
         return np.array(steps, dtype=int), np.array([[values[step] for step in steps] for values in found])
+
+
+@dataclass(frozen=True, slots=True)
+class EffectPanel:
+    """Differences from a baseline: for each label its mean with an interval, whose ends are NaN where it is not known."""
+
+    key: str
+    title: str
+    unit: str
+    rows: Mapping[str, Interval]
 
 
 def default_labels(runs: Sequence[Path]) -> list[str]:
@@ -61,13 +83,14 @@ def default_labels(runs: Sequence[Path]) -> list[str]:
     ]
 
 
-def _arms(runs: Sequence[Path], labels: Sequence[str]) -> list[Arm]:
+def _arms(runs: Sequence[Path], labels: Sequence[str], last_step: int | None) -> list[Arm]:
     names = list(dict.fromkeys(labels))
-    if len(names) > len(PALETTE):
-        raise DataError(f"{len(names)} labels, but a figure tells {len(PALETTE)} apart: draw fewer runs at a time")
-    rows = [read_metrics(run) for run in runs]
+    if len(names) > MOST_ARMS:
+        raise DataError(f"{len(names)} labels, but a figure tells {MOST_ARMS} apart: draw fewer runs at a time")
+    rows = [[row for row in read_metrics(run) if last_step is None or row["step"] <= last_step] for run in runs]
     grouped = {name: [run for run, label in zip(rows, labels, strict=True) if label == name] for name in names}
-    return [Arm(name, color, grouped[name]) for name, color in zip(names, PALETTE, strict=False)]
+    looks = [(PALETTE[place % len(PALETTE)], PATTERNS[place % len(PATTERNS)]) for place in range(len(names))]
+    return [Arm(name, *look, grouped[name]) for name, look in zip(names, looks, strict=True)]
 
 
 def _draw_arm(axes: Axes, arm: Arm, name: str, is_evaluation: bool) -> float | None:
@@ -82,7 +105,10 @@ def _draw_arm(axes: Axes, arm: Arm, name: str, is_evaluation: bool) -> float | N
     elif not is_evaluation and len(steps) > 1:
         axes.plot(steps, values[0], color=arm.color, linewidth=0.6, alpha=0.22)
     marker = "o" if is_evaluation or len(steps) == 1 else None
-    axes.plot(steps, mean, color=arm.color, linewidth=2.2, marker=marker, markersize=4, label=arm.label)
+    style = arm.line_style
+    axes.plot(
+        steps, mean, color=arm.color, linewidth=2.2, linestyle=style, marker=marker, markersize=4, label=arm.label
+    )
     return float(mean[-1])
 
 
@@ -95,6 +121,33 @@ def _draw_panel(axes: Axes, arms: Sequence[Arm], name: str, is_evaluation: bool)
     if is_evaluation:
         _draw_common_start(axes, [arm.series(name) for arm in arms])
     label_lines(axes, labels)
+
+
+def _draw_effects(axes: Axes, panel: EffectPanel, arms: Mapping[str, Arm]) -> None:
+    """One line beneath the other, each with its name and numbers above it, around the line of no difference."""
+    style_axes(axes, panel.title, panel.unit)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.axvline(0.0, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+    for place, (label, each) in enumerate(panel.rows.items()):
+        color = arms[label].color
+        axes.plot([each.mean], [-place], "o", color=color, markersize=6)
+        axes.plot([each.low, each.high], [-place, -place], color=color, linewidth=2)
+        text = f"{label}  {each.mean:+.3f}" + ("" if math.isnan(each.low) else f" [{each.low:.3f}, {each.high:.3f}]")
+        axes.text(
+            0.0,
+            -place + 0.3,
+            text,
+            transform=axes.get_yaxis_transform(),
+            size=8.5,
+            weight="bold",
+            color=color,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},  # the line of no difference may run behind it
+        )
+    axes.set_ylim(-len(panel.rows) + 0.4, 0.75)
+    axes.set_yticks([])
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
 
 
 def _draw_common_start(axes: Axes, series: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -138,34 +191,46 @@ def _mean_at(arm: Arm, measure: str, index: int) -> float | None:
     return float(values[:, index].mean()) if len(steps) else None
 
 
-def comparison_figure(runs: Sequence[Path], labels: Sequence[str] | None = None) -> Figure:
+def comparison_figure(
+    runs: Sequence[Path],
+    labels: Sequence[str] | None = None,
+    *,
+    last_step: int | None = None,
+    effects: Sequence[EffectPanel] = (),
+) -> Figure:
     """Held-out pass@k and coverage@k, reward and entropy of several runs; each axes' label is its metric, or "table".
 
     Args:
         runs: run directories.
         labels: a label for each run, by default its method; runs with one label are averaged.
+        last_step: leave out what came after it; by default nothing.
+        effects: panels of differences with their intervals, drawn after the curves.
 
     Raises:
         DataError: no run is given, or a metrics.jsonl is missing or damaged, or there are more labels than colours.
     """
     if not runs:
         raise DataError("a comparison needs at least one run directory")
-    arms = _arms(runs, default_labels(runs) if labels is None else labels)
+    arms = _arms(runs, default_labels(runs) if labels is None else labels, last_step)
     every_row = [row for arm in arms for rows in arm.runs for row in rows]
     measures = headline_measures(every_row)
     panels = [(f"eval/{name}", name, _unit(name), True) for name in measures]
     panels += [(*panel, False) for panel in TRAINING_PANELS if any(panel[0] in row for row in every_row)]
-    num_rows = -(-(len(panels) + 1) // NUM_COLUMNS)
+    num_panels = len(panels) + len(effects)
+    num_rows = -(-(num_panels + 1) // NUM_COLUMNS)
     title = " against ".join(arm.label for arm in arms) if len(arms) < 3 else "Comparison of methods"
-    last_step = max((row["step"] for row in every_row), default=0)
+    reached = max((row["step"] for row in every_row), default=0)
     num_runs = f"{len(runs)} runs, " if len(runs) > len(arms) else ""
-    subtitle = f"{num_runs}{last_step} optimiser steps; pass and coverage on held-out prompts, dotted before training"
+    subtitle = f"{num_runs}{reached} optimiser steps; pass and coverage on held-out prompts, dotted before training"
     figure, grid = panel_grid(num_rows, NUM_COLUMNS, title, subtitle, panel_height=2.3)
     for index, (name, heading, unit, is_evaluation) in enumerate(panels):
         axes = figure.add_subplot(grid[index // NUM_COLUMNS, index % NUM_COLUMNS], label=name)
         style_axes(axes, heading, unit)
         _draw_panel(axes, arms, name, is_evaluation)
         label_steps(axes)
-    row, column = divmod(len(panels), NUM_COLUMNS)
+    for index, effect in enumerate(effects, start=len(panels)):
+        axes = figure.add_subplot(grid[index // NUM_COLUMNS, index % NUM_COLUMNS], label=effect.key)
+        _draw_effects(axes, effect, {arm.label: arm for arm in arms})
+    row, column = divmod(num_panels, NUM_COLUMNS)
     _draw_table(figure.add_subplot(grid[row, column:], label="table"), arms, measures)
     return figure

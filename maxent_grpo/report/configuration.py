@@ -69,15 +69,16 @@ def _rows(tree: Mapping[str, Any], prefix: str, changed: set[str]) -> list[str]:
             rows += _rows({str(name): value[name] for name in value}, f"{path}.", changed)
         else:
             mark = ' class="changed"' if _is_changed(path, changed) else ""
-            rows.append(f"<dt{mark}>{escape(path)}</dt><dd{mark}>{escape(_value_text(value))}</dd>")
+            rows.append(f"<dt{mark}>{escape(path)}</dt><dd{mark}>{escape(value_text(value))}</dd>")
     return rows
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A setting's value as YAML would write it on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_value_text(item) for item in value) + "]"
+        return "[" + ", ".join(value_text(item) for item in value) + "]"
     return "{}" if value == {} else str(value)

@@ -79,7 +79,7 @@ def changed_settings(left: Path, right: Path) -> list[Change]:
     options = [
         Change(f"{change.key}=", change.left, change.right) for change in _changes(*map(read_options, (left, right)))
     ]
-    settings = _changes(*(dict(_flat(read_config(run))) for run in (left, right)))
+    settings = _changes(*(flat_settings(read_config(run)) for run in (left, right)))
     return [*options, *(change for change in settings if change.key not in OF_ONE_RUN)]
 
 
@@ -128,6 +128,23 @@ def _latest(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
     return {name: (row["step"], value) for row in rows for name, value in row.items() if name != "step"}
 
 
+def flat_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting under its dotted path."""
+    return dict(_flat(config))
+
+
+def differing(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The keys that do not have one value on all sides, each with its values in their order; ABSENT where a side lacks it."""
+    absent = object()
+    keys = dict.fromkeys(key for side in sides for key in side)
+    found = {key: [side.get(key, absent) for side in sides] for key in keys}
+    return {
+        key: [ABSENT if value is absent else value for value in values]
+        for key, values in found.items()
+        if any(value != values[0] for value in values)
+    }
+
+
 def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in node.items():
         if isinstance(value, dict) and value:
@@ -137,10 +154,7 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _changes(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Change]:
-    absent = object()
-    keys = [*left, *(key for key in right if key not in left)]
-    differing = [key for key in keys if left.get(key, absent) != right.get(key, absent)]
-    return [Change(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in differing]
+    return [Change(key, *values) for key, values in differing((left, right)).items()]
 
 
 ABSENT = "(not there)"

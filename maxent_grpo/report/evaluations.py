@@ -77,10 +77,10 @@ def _from_counts(path: Path) -> list[Chart]:
         by_step[step].append(row)
     if not by_step:
         return []
-    charts = [_chart("pass", [(step, *_pass_curve(found)) for step, found in by_step.items()])]
+    charts = [_chart("pass", [(step, *pass_curve(found)) for step, found in by_step.items()])]
     known = {step: [row for row in found if row.get("num_modes")] for step, found in by_step.items()}
     if all(known.values()):
-        charts.append(_chart("coverage", [(step, *_coverage_curve(found)) for step, found in known.items()]))
+        charts.append(_chart("coverage", [(step, *coverage_curve(found)) for step, found in known.items()]))
     return [chart for chart in charts if len(chart.lines[0].x) > 1]
 
 
@@ -90,12 +90,14 @@ def _ks(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     return sorted({round(k) for k in np.geomspace(1, most, MAX_KS)})
 
 
-def _pass_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+def pass_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+    """Each k, and the mean pass@k of the problems' records."""
     ks = _ks(rows)
     return ks, [float(np.mean([pass_at_k(row["num_samples"], row["num_right"], k) for row in rows])) for k in ks]
 
 
-def _coverage_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+def coverage_curve(rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+    """Each k, and the mean coverage@k of the problems' records, whose numbers of right answers are known."""
     ks = _ks(rows)
     counts = [(list(row["mode_counts"].values()), row["num_samples"], row["num_modes"]) for row in rows]
     return ks, [float(np.mean([coverage_at_k(modes, n, k, total) for modes, n, total in counts])) for k in ks]

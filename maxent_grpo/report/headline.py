@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from maxent_grpo.report.read import evaluated_ks, metric_series
+from maxent_grpo.report.read import headline_measures, metric_series
 from maxent_grpo.report.record import RunRecord, status
 from maxent_grpo.report.scale import duration
 from maxent_grpo.report.series import drawn_series
@@ -31,11 +31,8 @@ class Card:
 
 def cards(rows: Rows) -> list[Card]:
     """pass@ the smallest and largest k, coverage@ the largest, greedy, and reward; those that were recorded."""
-    pass_ks, coverage_ks = evaluated_ks(rows, "pass"), evaluated_ks(rows, "coverage")
-    names = [f"pass@{k}" for k in sorted({*pass_ks[:1], *pass_ks[-1:]})]
-    names += [f"coverage@{k}" for k in coverage_ks[-1:]] + ["greedy"]
     found = []
-    for name in names:
+    for name in [*headline_measures(rows), "greedy"]:
         steps, values = metric_series(rows, f"eval/{name}")
         if values:
             note = "held-out" if len(values) > 1 else f"held-out, once, at step {steps[0]}"

@@ -2,7 +2,7 @@
 document.documentElement.classList.add("scripted");
 
 // values under the pointer: the legend shows them while it rests on a chart
-for (const chart of document.querySelectorAll("figure.chart")) {
+for (const chart of document.querySelectorAll("figure.chart[data-points]")) {
   const points = JSON.parse(chart.dataset.points);
   const svg = chart.querySelector("svg");
   const cross = chart.querySelector(".cross");

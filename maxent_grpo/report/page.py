@@ -1,17 +1,14 @@
 """report.html: one run on one self-contained page, which asks nothing of any network.
 
-Charts are inline SVG, styles and script stand in the page, and its policy forbids everything else. Equal run directories give
-equal pages, byte for byte.
+Charts are inline SVG. Equal run directories give equal pages, byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.chart_build import Drawn, all_names, build_section
 from maxent_grpo.report.chart_table import SECTIONS, SectionSpec
 from maxent_grpo.report.configuration import configuration_html
@@ -23,13 +20,8 @@ from maxent_grpo.report.record import RunRecord, read_record
 from maxent_grpo.report.samples import read_samples, samples_html
 from maxent_grpo.report.scale import duration, share
 from maxent_grpo.report.series import MAX_POINTS
+from maxent_grpo.report.shell import page_html, write_html
 from maxent_grpo.report.svg import figure
-
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
-"""Content security policy: the page's own styles and script, and no request at all."""
 
 
 def report_page(run_dir: Path) -> str:
@@ -44,34 +36,13 @@ def report_page(run_dir: Path) -> str:
     sections = [(spec.key, spec.title, _section_body(spec, drawn, record)) for spec, drawn in built]
     sections.append(("samples", "Sample completions", _samples_body(run_dir)))
     sections.append(("configuration", "Configuration", configuration_html(record)))
-    links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in sections)
-    body = "".join(
-        f'<section id="{key}"><h2>{escape(title)}</h2>{content}</section>' for key, title, content in sections
-    )
     title = f"{record.identity.label}, run {record.identity.folder}"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
-        f"{header_html(record)}\n<nav>{links}</nav>\n<main>\n{body}\n</main>\n"
-        f"<footer>{_reading_notes([drawn for _, drawn in built])}</footer>\n"
-        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
-    )
+    return page_html(title, header_html(record), sections, _reading_notes([drawn for _, drawn in built]))
 
 
 def write_page(run_dir: Path, folder: Path | None = None) -> Path:
     """Write ``report.html`` of a run into ``folder``, by default its own, replacing an old one; returns its path."""
-    path = (folder or run_dir) / PAGE_FILE
-    # a completion may hold half a surrogate pair, which no encoding has
-    data = report_page(run_dir).encode("utf-8", "backslashreplace")
-    write_atomically(path, lambda file: file.write(data))
-    return path
-
-
-def _asset(name: str) -> str:
-    return files("maxent_grpo.report").joinpath(name).read_text(encoding="utf-8")
+    return write_html((folder or run_dir) / PAGE_FILE, report_page(run_dir))
 
 
 def _section_body(spec: SectionSpec, drawn: Drawn, record: RunRecord) -> str:
@@ -90,10 +61,11 @@ def _section_body(spec: SectionSpec, drawn: Drawn, record: RunRecord) -> str:
         stacked = phase_chart(record.rows)
         charts[:0] = [] if stacked is None else [stacked]
     figures = f'<div class="charts">{"".join(map(figure, charts))}</div>' if charts else ""
-    return f'<p class="lead">{escape(spec.lead)}</p>{before}{figures}{_in_words(drawn)}'
+    return f'<p class="lead">{escape(spec.lead)}</p>{before}{figures}{in_words(drawn)}'
 
 
-def _in_words(drawn: Drawn) -> str:
+def in_words(drawn: Drawn) -> str:
+    """The sentences about what limits a section's charts, and what is not drawn."""
     parts = [f"<p>{escape(note)}</p>" for note in drawn.notes]
     if drawn.constant:
         parts.append(f"<p><b>Did not move</b> {escape('; '.join(drawn.constant))}</p>")

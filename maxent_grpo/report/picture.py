@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from maxent_grpo.report.comparison import comparison_figure
 from maxent_grpo.report.evaluations import charts_against_k
-from maxent_grpo.report.panels import PANELS, Panel, Rows, headline_measures, panel_against_k
-from maxent_grpo.report.read import PICTURE_FILE, metric_series, read_identity, read_metrics
+from maxent_grpo.report.panels import PANELS, Panel, Rows, panel_against_k
+from maxent_grpo.report.read import PICTURE_FILE, headline_measures, metric_series, read_identity, read_metrics
 from maxent_grpo.report.style import label_steps, new_figure, panel_grid, save_figure
 
 NUM_COLUMNS = 3

@@ -29,11 +29,29 @@ CONFIG_FILE = "config.yaml"
 VERSIONS_FILE = "versions.json"
 OVERRIDES_FILE = "overrides.json"
 LOG_FILE = "run.log"
+DATA_FILE = "data.json"
 PAGE_FILE = "report.html"
 PICTURE_FILE = "report.png"
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
+
+
+def in_number_order(name: str) -> list[tuple[int, str]]:
+    """Sort key by which numbers in names come in the order of their values: 2-b before 10-a."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: it holds resolved settings."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs directly in a folder, that of a sweep, in the order of the numbers in their names."""
+    return sorted(
+        (path for path in folder.glob("*") if is_run(path)), key=lambda path: in_number_order(path.name)
+    )  # fmt: skip
 
 
 def _refuse_constant(name: str) -> float:
@@ -94,6 +112,13 @@ def evaluated_ks(rows: Sequence[Mapping[str, Any]], measure: str) -> list[int]:
     pattern = re.compile(rf"eval/{re.escape(measure)}@(\d+)")
     matches = (pattern.fullmatch(name) for row in rows for name in row)
     return sorted({int(match.group(1)) for match in matches if match})
+
+
+def headline_measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Evaluation measures to show: pass@ the smallest and largest k, and coverage@ the largest."""
+    pass_ks, coverage_ks = evaluated_ks(rows, "pass"), evaluated_ks(rows, "coverage")
+    names = [f"pass@{k}" for k in sorted({*pass_ks[:1], *pass_ks[-1:]})]
+    return names + [f"coverage@{k}" for k in coverage_ks[-1:]]
 
 
 @dataclass(frozen=True, slots=True)

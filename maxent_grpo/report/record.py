@@ -98,7 +98,7 @@ def read_record(run_dir: Path) -> RunRecord:
         options=options,
         config=config,
         overrides=_read_overrides(run_dir / OVERRIDES_FILE),
-        log=_read_log(run_dir / LOG_FILE),
+        log=read_log(run_dir / LOG_FILE),
     )
 
 
@@ -133,7 +133,7 @@ def _read_overrides(path: Path) -> list[str] | None:
     return [str(text) for text in overrides]
 
 
-def _read_log(path: Path) -> LogFacts:
+def read_log(path: Path) -> LogFacts:
     """The last planned range of steps, and the early stop or the error after it."""
     total = early_stop = error = None
     if path.is_file():

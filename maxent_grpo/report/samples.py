@@ -49,27 +49,40 @@ def read_samples(run_dir: Path) -> Samples | None:
     Raises:
         DataError: a whole line of completions.jsonl is not a JSON object with a step.
     """
-    path = run_dir / COMPLETIONS_FILE
-    if not path.is_file():
+    per_step = recorded_steps(run_dir)
+    if not per_step:
         return None
+    groups = groups_at(run_dir, chosen_steps(sorted(per_step)), MAX_GROUPS)
+    shown = {step: [best_first(group) for group in of_step.values()] for step, of_step in groups.items()}
+    return Samples(shown, sum(per_step.values()), len(per_step))
+
+
+def recorded_steps(run_dir: Path) -> dict[int, int]:
+    """The steps of a run's completions.jsonl with the number of completions of each; empty where there is none.
+
+    Raises:
+        DataError: a whole line is not a JSON object with a step.
+    """
+    path = run_dir / COMPLETIONS_FILE
     per_step: dict[int, int] = {}
-    for _, record in iterate_jsonl(path):
+    for _, record in iterate_jsonl(path) if path.is_file() else ():
         step = record.get("step")
         if not isinstance(step, int):
             raise DataError(f"{path} has a line without a whole-numbered step: it is not a record of completions")
         per_step[step] = per_step.get(step, 0) + 1
-    if not per_step:
-        return None
-    chosen = chosen_steps(sorted(per_step))
-    groups: dict[int, dict[str, list[Record]]] = {step: {} for step in chosen}
-    for _, record in iterate_jsonl(path):
+    return per_step
+
+
+def groups_at(run_dir: Path, steps: Sequence[int], most: int | None = None) -> dict[int, dict[str, list[Record]]]:
+    """The completions of each of the steps by row, the first ``most`` rows of each; the run has recorded completions."""
+    groups: dict[int, dict[str, list[Record]]] = {step: {} for step in steps}
+    for _, record in iterate_jsonl(run_dir / COMPLETIONS_FILE):
         if record["step"] in groups:
             of_step = groups[record["step"]]
             row_id = str(record.get("row_id"))
-            if row_id in of_step or len(of_step) < MAX_GROUPS:
+            if row_id in of_step or most is None or len(of_step) < most:
                 of_step.setdefault(row_id, []).append(record)
-    shown = {step: [_best_first(group) for group in of_step.values()] for step, of_step in groups.items()}
-    return Samples(shown, sum(per_step.values()), len(per_step))
+    return groups
 
 
 def chosen_steps(steps: Sequence[int], most: int = MAX_STEPS) -> list[int]:
@@ -79,24 +92,32 @@ def chosen_steps(steps: Sequence[int], most: int = MAX_STEPS) -> list[int]:
     return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
 
 
-def _best_first(group: Sequence[Record]) -> list[Record]:
-    return sorted(group, key=lambda record: -(record.get("weight") or 0.0))[:MAX_PER_GROUP]
+def best_first(group: Sequence[Record], most: int = MAX_PER_GROUP) -> list[Record]:
+    """The completions of a group by weight, the largest first, at most so many."""
+    return sorted(group, key=lambda record: -(record.get("weight") or 0.0))[:most]
 
 
 def samples_html(samples: Samples) -> str:
     """The step buttons, the filter, and every group; without a script all steps stand beneath each other."""
-    utilities = sorted({u for groups in samples.steps.values() for group in groups for u in _utilities(group)})
+    utilities = sorted({u for groups in samples.steps.values() for group in groups for u in utilities_of(group)})
     limit = max(ALL_TEXT // max(samples.num_shown, 1), SHORT_TEXT)
-    buttons = "".join(f'<button type="button" data-step="{step}">step {step}</button>' for step in samples.steps)
-    panels = "".join(
-        f'<div class="step-panel" data-step="{step}"><h3>Step {step}</h3>'
-        + "".join(_group_html(group, limit, utilities) for group in groups)
-        + "</div>"
+    panels = {
+        step: "".join(_group_html(group, limit, utilities) for group in groups)
         for step, groups in samples.steps.items()
+    }
+    return f'<p class="lead">{escape(_summary(samples, limit))}</p>{step_panels_html(panels, utilities)}'
+
+
+def step_panels_html(panels: Mapping[int, str], utilities: Sequence[float]) -> str:
+    """A panel for each step, the buttons that choose one, and the filter by reward."""
+    buttons = "".join(f'<button type="button" data-step="{step}">step {step}</button>' for step in panels)
+    content = "".join(
+        f'<div class="step-panel" data-step="{step}"><h3>Step {step}</h3>{groups}</div>'
+        for step, groups in panels.items()
     )
     return (
-        f'<p class="lead">{escape(_summary(samples, limit))}</p><div class="controls"><div class="steps">{buttons}</div>'
-        f'{_filter_html(utilities)}</div>{panels}<p class="empty" hidden>No completion of this step passes the filter.</p>'
+        f'<div class="controls"><div class="steps">{buttons}</div>{_filter_html(utilities)}</div>{content}'
+        '<p class="empty" hidden>No completion of this step passes the filter.</p>'
     )
 
 
@@ -110,7 +131,8 @@ def _summary(samples: Samples, limit: int) -> str:
     return f"{text} Texts are cut after {limit:,} characters." if longest > limit else text
 
 
-def _utilities(group: Sequence[Record]) -> list[float]:
+def utilities_of(group: Sequence[Record]) -> list[float]:
+    """The rewards of the completions that have one."""
     return [float(record["utility"]) for record in group if record.get("utility") is not None]
 
 
@@ -125,7 +147,17 @@ def _filter_html(utilities: Sequence[float]) -> str:
 
 
 def _group_html(group: Sequence[Record], limit: int, utilities: Sequence[float]) -> str:
-    known = _utilities(group)
+    items = group_items_html(group, limit, utilities[-1] if utilities else None)
+    return (
+        f'<article class="group"><header><span class="prompt">{text_html(str(group[0].get("prompt", "")), limit)}</span>'
+        f'<span class="facts">{escape(group_facts(group))}</span>'
+        f'<span class="row-id">{escape(str(group[0].get("row_id")))}</span></header><ol>{items}</ol></article>'
+    )
+
+
+def group_facts(group: Sequence[Record]) -> str:
+    """How many completions, their mean reward, right answers and effective size."""
+    known = utilities_of(group)
     weights = [float(record["weight"]) for record in group if record.get("weight")]
     modes = {record["mode"] for record in group if record.get("mode") is not None}
     facts = [f"{len(group)} completions"]
@@ -135,14 +167,13 @@ def _group_html(group: Sequence[Record], limit: int, utilities: Sequence[float])
         facts.append(f"{len(modes)} different right answer{'' if len(modes) == 1 else 's'}")
     if weights:
         facts.append(f"effective size {short(math.exp(-sum(w * math.log(w) for w in weights)))}")
-    top = utilities[-1] if utilities else None
-    widest = max(weights, default=1.0)
-    items = "".join(_completion_html(record, limit, top, widest) for record in group)
-    return (
-        f'<article class="group"><header><span class="prompt">{_text_html(str(group[0].get("prompt", "")), limit)}</span>'
-        f'<span class="facts">{escape(" · ".join(facts))}</span>'
-        f'<span class="row-id">{escape(str(group[0].get("row_id")))}</span></header><ol>{items}</ol></article>'
-    )
+    return " · ".join(facts)
+
+
+def group_items_html(group: Sequence[Record], limit: int, top: float | None) -> str:
+    """A list item for each completion; ``top`` is the highest reward of all that are shown."""
+    widest = max((float(record["weight"]) for record in group if record.get("weight")), default=1.0)
+    return "".join(_completion_html(record, limit, top, widest) for record in group)
 
 
 def _completion_html(record: Record, limit: int, top: float | None, widest: float) -> str:
@@ -159,7 +190,7 @@ def _completion_html(record: Record, limit: int, top: float | None, widest: floa
     if isinstance(rewards, Mapping) and (len(rewards) > 1 or list(rewards.values()) != [utility]):
         parts += [_number_html(str(name), value) for name, value in rewards.items()]
     return (
-        f'<li data-rank="{rank}"><div class="text">{_text_html(str(record.get("completion", "")), limit)}</div>'
+        f'<li data-rank="{rank}"><div class="text">{text_html(str(record.get("completion", "")), limit)}</div>'
         f'<div class="numbers">{"".join(parts)}{_tags_html(record)}</div></li>'
     )
 
@@ -187,7 +218,7 @@ def _number_html(label: str, value: Any, signed: bool = False) -> str:
     return f'<span class="number{sign}">{escape(label)} <b>{escape(text)}</b></span>'
 
 
-def _text_html(text: str, limit: int) -> str:
+def text_html(text: str, limit: int) -> str:
     """A text, its beginning alone until the reader asks for the rest; an empty one is named."""
     if not text:
         return '<em class="nothing">empty</em>'

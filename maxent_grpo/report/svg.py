@@ -19,6 +19,7 @@ from maxent_grpo.report.series import Floats
 WIDTH, HEIGHT = 420, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 22
 NUM_COLORS = 8
+NUM_DASHES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,11 @@ class Line:
     low: Floats | None = None
     """Lower end of a shaded range, together with ``high``."""
     high: Floats | None = None
-    raw: tuple[Floats, Floats] | None = None
-    """Unsmoothed points, drawn thin."""
+    raw: Sequence[tuple[Floats, Floats]] = ()
+    """What the line was made of, drawn thin: unsmoothed points, or one series a seed."""
     is_dashed: bool = False
+    dash: int = 0
+    """Pattern that tells lines apart without colour, 0 (none) to NUM_DASHES - 1."""
     has_dots: bool = False
 
 
@@ -54,16 +57,22 @@ class Chart:
     is_log_x: bool = False
 
 
-def _number(value: float) -> str:
+def look(line: Line) -> str:
+    """The classes of a line's colour and pattern."""
+    return f"c{line.color}{' dashed' if line.is_dashed else ''}{f' dash{line.dash}' if line.dash else ''}"
+
+
+def number(value: float) -> str:
+    """A coordinate to a tenth."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
 def _path(x: Sequence[float], y: Sequence[float]) -> str:
-    return "M" + "L".join(f"{_number(a)} {_number(b)}" for a, b in zip(x, y, strict=True))
+    return "M" + "L".join(f"{number(a)} {number(b)}" for a, b in zip(x, y, strict=True))
 
 
 def _area(x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> str:
-    back = [f"{_number(a)} {_number(b)}" for a, b in zip(reversed(x), reversed(low), strict=True)]
+    back = [f"{number(a)} {number(b)}" for a, b in zip(reversed(x), reversed(low), strict=True)]
     return _path(x, high) + "L" + "L".join(back) + "Z"
 
 
@@ -72,8 +81,7 @@ def _axes(chart: Chart, lines: Sequence[Line]) -> tuple[Axis, Axis]:
     parts: list[Floats] = []
     for line in lines:
         parts += [part for part in (line.y, line.low, line.high) if part is not None]
-        if line.raw is not None:
-            parts.append(line.raw[1])
+        parts += [y for _, y in line.raw]
     low, high = value_range(np.concatenate(parts).tolist(), from_zero=chart.from_zero, top=chart.top)
     across = Axis(float(xs.min()), float(xs.max()), LEFT, WIDTH - RIGHT, chart.is_log_x)
     return across, Axis(low, high, HEIGHT - BOTTOM, TOP)
@@ -83,7 +91,7 @@ def _grid(chart: Chart, across: Axis, up: Axis) -> list[str]:
     values = ticks(up.low, up.high, 5)
     parts = []
     for value, text in zip(values, tick_texts(values), strict=True):
-        y = _number(up.place(value))
+        y = number(up.place(value))
         parts.append(f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y}" dy=".32em" text-anchor="end">{text}</text>')
     parts.append(f'<path class="base" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
@@ -91,14 +99,12 @@ def _grid(chart: Chart, across: Axis, up: Axis) -> list[str]:
         steps = [2.0**power for power in range(11) if across.low <= 2.0**power <= across.high]
     else:
         steps = step_ticks(across.low, across.high)
-    parts.append(
-        f'<text class="tick" x="{LEFT - 14}" y="{HEIGHT - BOTTOM + 15}" text-anchor="end">{escape(chart.x_name)}</text>'
-    )
+    parts.append(f'<text class="tick" x="1" y="{HEIGHT - BOTTOM + 15}">{escape(chart.x_name)}</text>')
     for step, text in zip(steps, tick_texts(steps), strict=True):
         x = across.place(step)
         anchor = "end" if x > WIDTH - RIGHT - 12 and len(text) > 2 else "middle"
         parts.append(
-            f'<text class="tick" x="{_number(x)}" y="{HEIGHT - BOTTOM + 15}" text-anchor="{anchor}">{text}</text>'
+            f'<text class="tick" x="{number(x)}" y="{HEIGHT - BOTTOM + 15}" text-anchor="{anchor}">{text}</text>'
         )
     return parts
 
@@ -121,14 +127,13 @@ def _draw_line(chart: Chart, line: Line, across: Axis, up: Axis) -> list[str]:
         parts.append(
             f'<path class="{"layer" if chart.is_stacked else "band"} c{line.color}" d="{_area(x, low, high)}"/>'
         )
-    if line.raw is not None and len(x) > 1:
-        raw_x, raw_y = line.raw
+    for raw_x, raw_y in line.raw if len(x) > 1 else ():
         path = _path([across.place(v) for v in raw_x.tolist()], [up.place(v) for v in raw_y.tolist()])
         parts.append(f'<path class="raw c{line.color}" d="{path}"/>')
     if len(x) > 1 and not chart.is_stacked:
-        parts.append(f'<path class="line c{line.color}{" dashed" if line.is_dashed else ""}" d="{_path(x, y)}"/>')
+        parts.append(f'<path class="line {look(line)}" d="{_path(x, y)}"/>')
     if line.has_dots or len(x) == 1:
-        dots = "".join(f'<circle cx="{_number(a)}" cy="{_number(b)}" r="2.6"/>' for a, b in zip(x, y, strict=True))
+        dots = "".join(f'<circle cx="{number(a)}" cy="{number(b)}" r="2.6"/>' for a, b in zip(x, y, strict=True))
         parts.append(f'<g class="dots c{line.color}">{dots}</g>')
     return parts
 
@@ -160,15 +165,14 @@ def _rounded(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def figure(chart: Chart) -> str:
-    """A chart with its title, unit and a legend that holds the last value of each line."""
+def figure(chart: Chart, suffix: str = "") -> str:
+    """A chart with its title, unit and a legend that holds the last value of each line; ``suffix`` makes its id unique."""
     entries = "".join(
-        f'<li><i class="swatch c{line.color}{" dashed" if line.is_dashed else ""}"></i>{escape(line.label)} '
-        f"<b>{escape(short(float(line.y[-1])))}</b></li>"
+        f'<li><i class="swatch {look(line)}"></i>{escape(line.label)} <b>{escape(short(float(line.y[-1])))}</b></li>'
         for line in chart.lines
     )
     return (
-        f'<figure class="chart" id="chart-{escape(chart.key)}" data-points="{_points(chart)}">'
+        f'<figure class="chart" id="chart-{escape(chart.key + suffix)}" data-points="{_points(chart)}">'
         f'<figcaption><h3>{escape(chart.title)}</h3><span class="unit">{escape(chart.unit)}</span></figcaption>'
         f'<ul class="legend">{entries}<li class="at"></li></ul>{drawing(chart)}</figure>'
     )

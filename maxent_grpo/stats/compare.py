@@ -139,11 +139,19 @@ def _resampled_means(values: NDArray[np.float64], seed: int) -> NDArray[np.float
     means: list[NDArray[np.float64]] = []
     for done in range(0, NUM_RESAMPLES, at_once):
         num = min(at_once, NUM_RESAMPLES - done)
-        drawn = generator.integers(size, size=(num, size))
-        drawn += size * np.arange(num)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=num * size).reshape(num, size)
-        means.append(times @ values / size)
+        means.append(means_of_draws(generator.integers(size, size=(num, size)), values))
     return np.concatenate(means)
+
+
+def means_of_draws(drawn: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean of the drawn rows of ``values`` [rows, figures] for each resample of ``drawn`` [resamples, draws].
+
+    How often each row was drawn times its figures: one product for all figures, and no copy of the drawn rows.
+    """
+    num, size = len(drawn), len(values)
+    places = drawn + size * np.arange(num)[:, None]
+    times = np.bincount(places.ravel(), minlength=num * size).reshape(num, size)
+    return times @ values / drawn.shape[1]
 
 
 def _percentiles(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from maxent_grpo.report.atomic import write_atomically
+from maxent_grpo.report.read import DATA_FILE
 
-DATA_FILE = "data.json"
 SHOWN = 600
 """Most characters of the example that are shown."""
 Row = tuple[str, str]

@@ -17,7 +17,7 @@ from maxent_grpo.config.preflight import RUN_MARKS
 from maxent_grpo.config.recorded import apply_overrides, recorded_node
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError, ConfigError
-from maxent_grpo.report.read import CONFIG_FILE, EVALUATION_FILE, read_metrics
+from maxent_grpo.report.read import CONFIG_FILE, EVALUATION_FILE, is_run, read_metrics, runs_in
 from maxent_grpo.training.checkpoint.manifest import MANIFEST, read_manifest, verify
 from maxent_grpo.training.checkpoint.store import CHECKPOINTS, find_checkpoint
 
@@ -123,16 +123,11 @@ def _expanded(sources: Sequence[str]) -> Iterator[str]:
     """The sources with the folder of a sweep replaced by its runs, which are named by numbers in order."""
     for source in sources:
         folder, ending = split_checkpoint(source, "")
-        runs = [path for path in Path(folder).glob("*") if _is_run(path)] if Path(folder).is_dir() else []
-        if _is_run(Path(folder)) or not runs:
+        runs = runs_in(Path(folder)) if Path(folder).is_dir() else []
+        if is_run(Path(folder)) or not runs:
             yield source
             continue
-        runs.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)])
         yield from (f"{path}@{ending}" if ending else str(path) for path in runs)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / CONFIG_FILE).is_file()
 
 
 def _find(source: str, request: Request) -> _Found:
@@ -142,7 +137,7 @@ def _find(source: str, request: Request) -> _Found:
         name, path = source, Path(source)
     if (path / MANIFEST).is_file() and path.parent.name == CHECKPOINTS:
         return _of_run(path.parent.parent, source, path, request)
-    if _is_run(path):
+    if is_run(path):
         final = path / FINAL_FOLDER
         if ending == FINAL or (ending == LAST and not _has_checkpoint(path) and (final / MODEL_FILE).is_file()):
             return _of_run(path, source, None, request, final)
