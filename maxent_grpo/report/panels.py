@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from maxent_grpo.report.phases import UNCLAIMED_TIME, aligned, phases_of
-from maxent_grpo.report.read import evaluated_ks, metric_series
+from maxent_grpo.report.read import headline_measures, metric_series
 from maxent_grpo.report.scale import share
 from maxent_grpo.report.series import smoothed
 from maxent_grpo.report.style import (
@@ -57,13 +57,6 @@ def _has(*names: str) -> Callable[[Rows], bool]:
 
 def _has_nonzero(*names: str) -> Callable[[Rows], bool]:
     return lambda rows: any(row.get(name, 0) != 0 for row in rows for name in names)
-
-
-def headline_measures(rows: Rows) -> list[str]:
-    """Evaluation measures to show: pass@ the smallest and largest k, and coverage@ the largest."""
-    pass_ks, coverage_ks = evaluated_ks(rows, "pass"), evaluated_ks(rows, "coverage")
-    names = [f"pass@{k}" for k in sorted({*pass_ks[:1], *pass_ks[-1:]})]
-    return names + [f"coverage@{k}" for k in coverage_ks[-1:]]
 
 
 def _draw_evaluation(axes: Axes, rows: Rows) -> None:

@@ -96,6 +96,13 @@ def evaluated_ks(rows: Sequence[Mapping[str, Any]], measure: str) -> list[int]:
     return sorted({int(match.group(1)) for match in matches if match})
 
 
+def headline_measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Evaluation measures to show: pass@ the smallest and largest k, and coverage@ the largest."""
+    pass_ks, coverage_ks = evaluated_ks(rows, "pass"), evaluated_ks(rows, "coverage")
+    names = [f"pass@{k}" for k in sorted({*pass_ks[:1], *pass_ks[-1:]})]
+    return names + [f"coverage@{k}" for k in coverage_ks[-1:]]
+
+
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
     """What a run calls itself: scoring option and seed where config.yaml tells them, and its folder's name."""

@@ -37,8 +37,8 @@ def test_a_bad_job_fails_alone_however_it_is_bad(tmp_path: Path) -> None:
     overrides = ["scoring=bogus,grpo", "seed=1,13", f"hydra.sweep.dir={tmp_path}/sweep"]
     with pytest.raises(SweepError) as caught:
         run_sweep(overrides, note)
-    assert folders(tmp_path / "sweep") == ["0-scoring=grpo,seed=1", "1-scoring=grpo,seed=13"]
-    assert (tmp_path / "sweep" / "0-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
+    assert folders(tmp_path / "sweep") == ["2-scoring=grpo,seed=1", "3-scoring=grpo,seed=13"]
+    assert (tmp_path / "sweep" / "2-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
     bogus = f"scoring=bogus: no such option; scoring has {', '.join(options('scoring'))}"
     assert str(caught.value).splitlines() == [
         "3 of 4 jobs failed:",
