@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from maxent_grpo.sweeps.job import SweepJob, problems_of
 from maxent_grpo.sweeps.launchers import jobs_at_once, threads_of_a_job
 from maxent_grpo.sweeps.owner import owned
 from maxent_grpo.sweeps.plan import RESUME
-from maxent_grpo.sweeps.record import Standing, new_record, read_jobs, read_sweep, write_sweep
+from maxent_grpo.sweeps.record import Standing, SweepRecord, new_record, read_jobs, read_sweep, write_sweep
 from maxent_grpo.sweeps.search import num_trials, require_search_space, tell_sweeper
 from maxent_grpo.sweeps.table import write_table
 
@@ -34,6 +35,8 @@ def run_search(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Tas
     """
     every = [*swept_by_config(master), *command.settings]
     shared = [override for override in command.settings if not override.is_sweep_override()]
+    if command.is_resumed and not command.names_folder:
+        raise ConfigError(f"{RESUME}=true: name the folder of the search with {SWEEP_DIR}=FOLDER")
     config = _checked(command, [text_of(override) for override in shared])
     require_search_space(every, command.config_dir)
     excluded = [override.key_or_group for override in shared]
@@ -41,10 +44,10 @@ def run_search(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Tas
     master = command.master(hydra, *naming)
     tell_sweeper(master, config, command.for_hydra)
     folder = Path(os.path.abspath(master.hydra.sweep.dir))
-    keys = tuple(override.key_or_group for override in every if override.is_sweep_override())
+    swept = [override.key_or_group for override in every if override.is_sweep_override()]
+    keys = tuple(key for key in dict.fromkeys(swept) if key not in excluded)
     with owned(folder):
-        if read_sweep(folder) is not None:
-            raise ConfigError(f"{SWEEP_DIR}={folder}: already holds a sweep; name another folder")
+        _settle(master, command, config, read_sweep(folder), folder)
         task = _task(master, config, job, keys, folder)
         write_sweep(
             folder, new_record([], keys, task.num_threads, config.run.objective, config.run.objective_goal.value)
@@ -71,11 +74,6 @@ def run_search(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Tas
 
 def _checked(command: SweepCommand, shared: list[str]) -> RootConfig:
     """The configuration of what all jobs share."""
-    if command.is_resumed:
-        raise ConfigError(
-            f"{RESUME}=true: continues a grid; a search goes on where its sweeper keeps it, for Optuna with "
-            "hydra.sweeper.storage and hydra.sweeper.study_name, in a new hydra.sweep.dir"
-        )
     config = command.checked(shared)
     if config.run.dry:
         raise ConfigError("run.dry=true: a search chooses its jobs while it runs, so that there are none to describe")
@@ -84,6 +82,35 @@ def _checked(command: SweepCommand, shared: list[str]) -> RootConfig:
             "run.objective: a search needs the metric it is for; write run.objective=eval/pass@1, for example"
         )
     return config
+
+
+def _settle(
+    master: DictConfig, command: SweepCommand, config: RootConfig, before: SweepRecord | None, folder: Path
+) -> None:
+    """Refuse to mix two searches, or to continue one whose sweeper would not choose the same jobs again.
+
+    A sweeper with a seed asks for the same jobs as long as it is given the same values; those that are finished give theirs
+    without being run.
+    """
+    if before is None:
+        return
+    if not command.is_resumed:
+        raise ConfigError(
+            f"{SWEEP_DIR}={folder}: already holds a sweep; continue it with {RESUME}=true, or name another folder"
+        )
+    if OmegaConf.select(master, "hydra.sweeper.sampler.seed") is None:
+        raise ConfigError(
+            f"{RESUME}=true: a search goes on only where its sweeper chooses the same jobs again, which needs "
+            "hydra.sweeper.sampler.seed, from its start on"
+        )
+    if before.jobs or (before.objective, before.objective_goal) != (
+        config.run.objective,
+        config.run.objective_goal.value,
+    ):
+        raise ConfigError(
+            f"{RESUME}=true: {folder} holds another sweep ({f'for {before.objective}' if before.objective else 'a grid'}): "
+            f"repeat the command that started it, or name another {SWEEP_DIR}"
+        )
 
 
 def _task(master: DictConfig, config: RootConfig, job: TaskFunction, keys: tuple[str, ...], folder: Path) -> SweepJob:
@@ -104,6 +131,7 @@ def _let_search(hydra: Hydra, master: DictConfig, command: SweepCommand, task: S
     folder = Path(task.sweep_dir)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=master)
+    logging.getLogger("optuna").setLevel(logging.WARNING)  # its own words on each trial would stand among the jobs'
     OmegaConf.save(master, folder / "multirun.yaml")
     print(f"search {folder}: {task.num_jobs} jobs for the best {task.objective}", flush=True)
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -30,7 +31,7 @@ from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, quoted, sor
 from maxent_grpo.sweeps.failure import SweepError, SweepFailure
 from maxent_grpo.sweeps.grid import Grid, plan_grid
 from maxent_grpo.sweeps.job import SweepJob, problems_of
-from maxent_grpo.sweeps.launchers import batch_size, jobs_at_once, talks_here, threads_of_a_job
+from maxent_grpo.sweeps.launchers import batch_size, is_basic, jobs_at_once, talks_here, threads_of_a_job
 from maxent_grpo.sweeps.owner import owned
 from maxent_grpo.sweeps.plan import RESUME, Action, decide, find_sweep, plan_text, require_same
 from maxent_grpo.sweeps.record import (
@@ -44,6 +45,7 @@ from maxent_grpo.sweeps.record import (
 )
 from maxent_grpo.sweeps.search import is_search
 from maxent_grpo.sweeps.table import write_table
+from maxent_grpo.sweeps.watch import watched
 
 Numbered = list[tuple[int, PlannedJob]]
 """Jobs with their numbers in the grid."""
@@ -146,17 +148,18 @@ def _launch(
     results: dict[str, JobReturn] = {}
     trouble = ""
     # one at a time where nothing is lost by it, so that hydra.job.num is the job's own number
-    size = 1 if talks_here(master.hydra) else batch_size(master.hydra) or max(len(todo), 1)
-    for first in range(0, len(todo), size):
-        batch = todo[first : first + size]
-        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
-        try:
-            found = launcher.launch([_job_line(each, folder) for _, each in batch], initial_job_idx=batch[0][0])
-            results |= {each.name: result for (_, each), result in zip(batch, found, strict=True)}
-        except Exception as error:
-            # launchers are other people's and raise what they like, such as when a job's process is killed; the jobs that
-            # did finish have said so in their folders
-            trouble = f"; {problems_of(error)[0]}"
+    size = 1 if is_basic(master.hydra) else batch_size(master.hydra) or max(len(todo), 1)
+    with nullcontext() if talks_here(master.hydra) else watched(folder, sweep):
+        for first in range(0, len(todo), size):
+            batch = todo[first : first + size]
+            launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=master)
+            try:
+                found = launcher.launch([_job_line(each, folder) for _, each in batch], initial_job_idx=batch[0][0])
+                results |= {each.name: result for (_, each), result in zip(batch, found, strict=True)}
+            except Exception as error:
+                # launchers are other people's and raise what they like, such as when a job's process is killed; the jobs
+                # that did finish have said so in their folders
+                trouble = f"; {problems_of(error)[0]}"
     failed = dict(_unfinished(folder, grid, results, trouble))
     return [results[each.name] for each in grid.jobs if each.name in results], failed
 

@@ -59,7 +59,9 @@ class SweepCommand:
         Raises:
             ConfigError: with every problem there is.
         """
-        config = load_config([*map(text_of, self.for_hydra), *job], config_dir=self.config_dir)
+        # of Hydra's own settings only this one says anything of a job, and without the others composing is much cheaper
+        folders = [text_of(override) for override in self.for_hydra if override.key_or_group == "hydra.searchpath"]
+        config = load_config([*folders, *job], config_dir=self.config_dir)
         problems = list(objective_problems(config))
         if problems:
             raise ConfigError(problems)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any, cast
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.hydra import Hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.sweeps.command_line import SweepCommand, swept_by_config, text_of
 from maxent_grpo.sweeps.job import changed_values
 from maxent_grpo.sweeps.record import PlannedJob
+
+PLAIN_NAME = "${hydra.job.num}-${hydra.job.override_dirname}"
+"""The name that conf/config.yaml gives to a job's folder."""
+LONGEST_NAME = 255
+"""Bytes of a folder's name that file systems take."""
 
 
 @dataclass
@@ -42,6 +50,12 @@ def plan_grid(hydra: Hydra, master: DictConfig, command: SweepCommand) -> Grid:
         try:
             grid.configs.append(command.checked(overrides))
             name, problems = _folder_name(hydra, master, number, overrides, shared if keys else []), []
+            longest = max(len(part.encode()) for part in name.split("/"))
+            if longest > LONGEST_NAME:
+                problems = [
+                    f"its folder's name would be {longest} bytes long, and file systems take {LONGEST_NAME}: name folders "
+                    "otherwise, such as hydra.sweep.subdir='${hydra.job.num}'"
+                ]
         except ConfigError as error:
             name = f"{number}-{','.join(f'{key}={value}' for key, value in changed.items())}"
             problems = error.problems
@@ -51,8 +65,15 @@ def plan_grid(hydra: Hydra, master: DictConfig, command: SweepCommand) -> Grid:
 
 def _folder_name(hydra: Hydra, master: DictConfig, number: int, overrides: list[str], shared: list[str]) -> str:
     """A job's folder inside the sweep's, named after what the sweep changes, not after what all jobs share."""
-    naming = [f"hydra.job.config.override_dirname.exclude_keys={shared}"] if shared else []
-    config = hydra.config_loader.load_sweep_config(master, [*overrides, *naming])
+    naming = master.hydra.job.config.override_dirname
+    unresolved = cast(dict[str, Any], OmegaConf.to_container(master.hydra.sweep, resolve=False))
+    if unresolved["subdir"] == PLAIN_NAME:
+        # what composing the job would come to, at a fraction of the time
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        excluded = [*shared, *naming.exclude_keys]
+        return f"{number}-{get_overrides_dirname(parsed, excluded, naming.item_sep, naming.kv_sep)}"
+    exclude = [f"hydra.job.config.override_dirname.exclude_keys={shared}"] if shared else []
+    config = hydra.config_loader.load_sweep_config(master, [*overrides, *exclude])
     with open_dict(config):
         config.hydra.job.num, config.hydra.job.id = number, str(number)
     return str(config.hydra.sweep.subdir)

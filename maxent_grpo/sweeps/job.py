@@ -28,8 +28,8 @@ from maxent_grpo.sweeps.record import (
     SET_ASIDE,
     JobRecord,
     Standing,
-    number_of,
     read_job,
+    titled,
     with_figures,
     write_job,
 )
@@ -77,6 +77,10 @@ class SweepJob:
         refusal = f"{folder}: another process runs this job now; wait for it, or end it"
         try:
             with held(folder / JOB_LOCK, refusal):
+                before = read_job(folder)
+                if self.is_search and before and before.standing is Standing.finished and before.overrides == overrides:
+                    print(f"{titled(name, self.num_jobs)}: finished before", flush=True)
+                    return self._objective(before)
                 config.checkpoint.resume_from, how = earlier_part(folder, Path(self.sweep_dir), record)
                 return self._run(config, folder, record, how)
         except Exception:
@@ -87,8 +91,7 @@ class SweepJob:
             write_table(Path(self.sweep_dir))
 
     def _run(self, config: DictConfig, folder: Path, record: JobRecord, how: str) -> Any:
-        number = number_of(record.name)
-        said = f"job {int(number) + 1} of {self.num_jobs}, {record.name}" if number.isdigit() else f"job {number}"
+        said = titled(record.name, self.num_jobs)
         try:
             write_job(folder, record)
             write_table(Path(self.sweep_dir))
@@ -185,7 +188,9 @@ def problems_of(error: Exception) -> list[str]:
     if isinstance(error, ConfigError):
         return error.problems
     first = (str(error).strip().splitlines() or [""])[0]
-    return [str(error) if isinstance(error, JobError) else f"{type(error).__name__}: {first}"]
+    if isinstance(error, JobError):
+        return [str(error)]
+    return [f"{type(error).__name__}: {first}" if first else type(error).__name__]
 
 
 def _ended(record: JobRecord, folder: Path) -> JobRecord:

@@ -31,7 +31,7 @@ OPTIONS = {
 OF_EXTRA = ("hydra_joblib_launcher", "hydra_submitit_launcher", "hydra_optuna_sweeper")
 """Plugins that the extra `sweeps` brings."""
 EXTRA = "pip install -e '.[sweeps]'"
-JOBLIB, LOCAL = "JoblibLauncher", "LocalLauncher"
+BASIC, JOBLIB, LOCAL = "BasicLauncher", "JoblibLauncher", "LocalLauncher"
 
 
 def missing_plugins(overrides: Sequence[Override]) -> Iterator[str]:
@@ -61,7 +61,7 @@ def num_cores() -> int:
 def jobs_at_once(hydra: DictConfig, num_jobs: int) -> int:
     """How many jobs a launcher runs on this machine at the same time; 1 for one that runs them elsewhere."""
     launcher = hydra.launcher
-    kind = str(launcher.get("_target_", "")).rpartition(".")[2]
+    kind = _kind(hydra)
     batch = min(num_jobs, batch_size(hydra) or num_jobs)
     if kind == LOCAL:
         return batch
@@ -88,6 +88,15 @@ def threads_of_a_job(hydra: DictConfig, num_jobs: int) -> int | None:
     return int(asked) if asked else max(1, num_cores() // at_once)
 
 
+def is_basic(hydra: DictConfig) -> bool:
+    """Whether the jobs run in this process, one after the other."""
+    return _kind(hydra) == BASIC
+
+
 def talks_here(hydra: DictConfig) -> bool:
-    """Whether one job runs at a time, in this terminal."""
-    return str(hydra.launcher.get("_target_", "")).endswith("BasicLauncher")
+    """Whether what jobs print appears in this terminal."""
+    return _kind(hydra) in (BASIC, JOBLIB)
+
+
+def _kind(hydra: DictConfig) -> str:
+    return str(hydra.launcher.get("_target_", "")).rpartition(".")[2]

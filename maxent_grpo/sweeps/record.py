@@ -183,6 +183,12 @@ def number_of(name: str) -> str:
     return number if number.isdigit() else name
 
 
+def titled(name: str, num_jobs: int) -> str:
+    """A job as progress speaks of it: which one of how many."""
+    number = number_of(name)
+    return f"job {int(number) + 1} of {num_jobs}, {name}" if number.isdigit() else f"job {name}"
+
+
 def _of_planned(folder: Path, job: PlannedJob) -> JobRecord:
     if job.problems:
         return JobRecord(job.name, job.changed, Standing.refused, job.overrides, problems=job.problems)

@@ -77,13 +77,18 @@ def tell_sweeper(master: DictConfig, config: RootConfig, for_hydra: Sequence[Ove
     """Give a sweeper of Optuna's kind the direction that `run.objective_goal` says, and let it go on after failed jobs.
 
     Raises:
-        ConfigError: the command line says either a second time.
+        ConfigError: the command line says either a second time, or where a study is to be kept.
     """
     said = {override.key_or_group: override for override in for_hydra}
     settings: dict[str, tuple[Any, str]] = {
         "direction": (DIRECTIONS[config.run.objective_goal], "run.objective_goal=max or min says it"),
         "max_failure_rate": (1.0, "a failed job never ends a search here"),
     }
+    if master.hydra.sweeper.get("storage") is not None:
+        raise ConfigError(
+            f"hydra.sweeper.storage={master.hydra.sweeper.storage}: searches are kept in their folder and continued with "
+            "run.sweep_resume=true; leave it out"
+        )
     for name, (value, reason) in settings.items():
         path = f"hydra.sweeper.{name}"
         if path in said:

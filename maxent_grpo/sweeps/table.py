@@ -153,7 +153,7 @@ def sweep_tables(folder: Path) -> list[tuple[str, list[str], list[list[str]]]]:
     num_finished = sum(job.standing is Standing.finished for job in jobs)
     tables = [(f"{folder}: {num_finished} of {len(jobs)} jobs finished", *job_rows(jobs, metrics))]
     found = arms(jobs)
-    if any(len(arm.jobs) > 1 for arm in found):
+    if metrics and any(len(arm.jobs) > 1 for arm in found):
         tables.append(("mean ± standard deviation over seeds", *arm_rows(found, metrics)))
     return tables
 
