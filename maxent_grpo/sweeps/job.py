@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from maxent_grpo.config.declared import options
+from maxent_grpo.config.extend import add_option
 from maxent_grpo.config.logging import Console
 from maxent_grpo.config.preflight import CHECKPOINTS, RUN_MARKS
+from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.report.record import read_record, status
@@ -63,12 +66,18 @@ class SweepJob:
     num_threads: int | None = None
     """CPU threads of a job that names none itself; None leaves it to torch."""
 
+    options: tuple[tuple[str, str, type], ...] = field(default_factory=lambda: tuple(OPTIONS))
+    """The options that the process which made this knows, its user's own among them."""
+
     def __call__(self, config: DictConfig) -> Any:
         """Run the job and record how it ended.
 
         Raises:
             MaxentGrpoError: the job's own error; of one that this package does not raise, a line that names it.
         """
+        for group, option, node in self.options:
+            if option not in options(group):
+                add_option(group, option, node)
         runtime = HydraConfig.get()
         folder = Path(runtime.runtime.output_dir)
         overrides = list(runtime.overrides.task)

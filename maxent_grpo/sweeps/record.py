@@ -170,10 +170,9 @@ def read_jobs(folder: Path) -> list[JobRecord]:
     planned = [] if sweep is None else sweep.jobs
     found = [_of_planned(folder, job) for job in planned]
     known = {job.name for job in planned}
-    added = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{JOB_FILE}")]
+    paths = [path for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{JOB_FILE}")]
+    added = [path.parent for path in paths if SET_ASIDE not in path.relative_to(folder).parts]
     others = [record for each in added if (record := read_job(each)) and record.name not in known]
-    hidden = f"{folder / SET_ASIDE}/"
-    others = [record for record in others if not str(folder / record.name).startswith(hidden)]
     return found + sorted(others, key=_order)
 
 

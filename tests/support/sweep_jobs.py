@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,7 +14,14 @@ from omegaconf import DictConfig
 
 from maxent_grpo.commands.train import hydra_main
 from maxent_grpo.config.load import check
+from maxent_grpo.config.scoring import DrGrpoScoringConfig
 from maxent_grpo.sweeps.record import Standing, read_job
+
+
+@dataclass
+class OwnScoringConfig(DrGrpoScoringConfig):
+    """An option that only the process which starts a sweep has made known."""
+
 
 PATIENCE = 120.0
 """How long a job waits for another one before it gives up [seconds]."""
