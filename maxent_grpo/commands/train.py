@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
-from maxent_grpo.commands.sweep import SweepError, run_sweep
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.logging import Console
@@ -32,6 +31,7 @@ from maxent_grpo.errors import (
     NonFiniteError,
     RewardError,
 )
+from maxent_grpo.sweeps.failure import SweepError
 
 PROGRAM = "train.py"
 EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError)
@@ -69,6 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
         own_mode = any(text.startswith("hydra.mode=") for text in overrides)
         if args.multirun and not own_mode:
+            # rich and the lock's library take a quarter of a second, which help and single runs need not wait for
+            from maxent_grpo.commands.sweep import run_sweep
+
             run_sweep(overrides, hydra_main, config_dir=folder)
             return
         if not own_mode:

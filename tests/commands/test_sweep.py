@@ -4,10 +4,11 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from maxent_grpo.commands.sweep import SweepError, run_sweep
+from maxent_grpo.commands.sweep import run_sweep
 from maxent_grpo.config.declared import options
 from maxent_grpo.config.load import check
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.sweeps.failure import SweepError
 
 
 def note(config: DictConfig) -> float:
