@@ -131,7 +131,9 @@ def _let_search(hydra: Hydra, master: DictConfig, command: SweepCommand, task: S
     folder = Path(task.sweep_dir)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=master)
-    logging.getLogger("optuna").setLevel(logging.WARNING)  # its own words on each trial would stand among the jobs'
+    # their own words on each trial would stand among the jobs'
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
     OmegaConf.save(master, folder / "multirun.yaml")
     print(f"search {folder}: {task.num_jobs} jobs for the best {task.objective}", flush=True)
     try:
