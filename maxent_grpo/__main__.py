@@ -18,6 +18,10 @@ COMMANDS = {
         "the report of a run, several runs against each other, or the table of all",
     ),
     "compare": ("maxent_grpo.commands.compare", "draw several runs over each other"),
+    "sweep-table": (
+        "maxent_grpo.commands.sweep_table",
+        "write and print the table of a sweep, also of one that is running",
+    ),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
     "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),
     "export": ("maxent_grpo.commands.export", "write the model of a checkpoint as a folder that others load"),

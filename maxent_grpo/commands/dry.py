@@ -27,14 +27,14 @@ def describe_run(overrides: list[str], *, config_dir: str | None = None) -> None
     _describe(config, Path(config.hydra.run.dir))
 
 
-def describe_jobs(hydra: Hydra, master: DictConfig, jobs: list[list[str]]) -> list[Exception | None]:
-    """Print what each job of a sweep would do, in the folder that Hydra would give it; what each raised, or None."""
+def describe_jobs(hydra: Hydra, master: DictConfig, jobs: list[tuple[int, list[str]]]) -> list[Exception | None]:
+    """Print what each job of a sweep, given by number and overrides, would do in its folder; what each raised, or None."""
     outcomes: list[Exception | None] = []
-    for number, overrides in enumerate(jobs):
+    for number, overrides in jobs:
         config = hydra.config_loader.load_sweep_config(master, list(overrides))
         with open_dict(config):
             config.hydra.job.num, config.hydra.job.id = number, str(number)
-        print(f"\njob {number}: {' '.join(config.hydra.overrides.task)}\n", flush=True)
+        print(f"\njob {number + 1}: {' '.join(config.hydra.overrides.task)}\n", flush=True)
         try:
             _describe(config, Path(config.hydra.sweep.dir) / config.hydra.sweep.subdir)
             outcomes.append(None)

@@ -23,6 +23,7 @@ examples:
   python train.py scoring.weighting.tau=0.25 optimization.total_training_steps=50
   python train.py experiment=tiny_dr_grpo                    a preset
   python train.py -m scoring=maxent,dr_grpo seed=0,1,2       a sweep of six runs
+  python train.py -m scoring=maxent,dr_grpo seed=0,1,2 run.sweep_resume=true    go on with the newest sweep of these jobs
   python train.py checkpoint.resume_from=outputs/DAY/TIME    go on from a run's last checkpoint
 
 options:

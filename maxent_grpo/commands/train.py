@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import traceback
 from pathlib import Path
 
 import hydra
@@ -16,7 +15,6 @@ from omegaconf import DictConfig
 
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
-from maxent_grpo.commands.sweep import SweepError, run_sweep
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.logging import Console
@@ -34,10 +32,14 @@ from maxent_grpo.errors import (
     NonFiniteError,
     RewardError,
 )
+from maxent_grpo.sweeps.failure import SweepError
 
 PROGRAM = "train.py"
 EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError)
 """Errors whose message is all that the user needs, the traceback being in run.log; any other one shows its own."""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of any program that the signal ends."""
 
 _failures: list[MaxentGrpoError] = []
 """The expected error of a single run: raised through Hydra it would be headed by a line of Hydra's."""
@@ -66,10 +68,15 @@ def main(arguments: list[str] | None = None) -> None:
         _refuse_other_roots(args.config_name, args.config_path)
         overrides, folder = with_open_names(with_run_overrides(args.overrides)), args.config_dir
         sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
-        own_mode = any(text.startswith(("hydra/sweeper=", "hydra.mode=")) for text in overrides)
+        own_mode = any(text.startswith("hydra.mode=") for text in overrides)
         if args.multirun and not own_mode:
+            # rich and the lock's library take a quarter of a second, which help and single runs need not wait for
+            from maxent_grpo.commands.sweep import run_sweep
+
             run_sweep(overrides, hydra_main, config_dir=folder)
             return
+        if not own_mode:
+            _refuse_sweep_choices(overrides)
         if args.cfg or args.info:
             compose_checked(overrides, config_dir=folder)
         elif not own_mode and load_config(overrides, config_dir=folder).run.dry:
@@ -82,6 +89,11 @@ def main(arguments: list[str] | None = None) -> None:
     except (*EXPECTED, SweepError) as error:
         print(f"{PROGRAM}: {redacted(str(error))}", file=sys.stderr)
         sys.exit(_status(error))
+    except KeyboardInterrupt:
+        if not args.multirun:
+            raise
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 @hydra.main(config_path=str(config_directory()), config_name=CONFIG_NAME, version_base="1.3")
@@ -103,11 +115,17 @@ def hydra_main(config: DictConfig) -> None:
         if runtime.mode == RunMode.MULTIRUN:
             raise
         _failures.append(error)
-    except Exception:
-        if runtime.mode == RunMode.MULTIRUN:
-            # the sweep goes on and names the error at its end; its traceback is shown where it happened
-            traceback.print_exc()
-        raise
+
+
+def _refuse_sweep_choices(overrides: list[str]) -> None:
+    """A launcher or sweeper does nothing for a single run.
+
+    Raises:
+        ConfigError: one is chosen.
+    """
+    chosen = [text for text in overrides if text.startswith(("hydra/launcher=", "hydra/sweeper="))]
+    if chosen:
+        raise ConfigError([f"{text}: only a sweep has one; add -m, or leave it out" for text in chosen])
 
 
 def _refuse_other_roots(name: str | None, path: str | None) -> None:
@@ -132,5 +150,6 @@ def _refuse_other_roots(name: str | None, path: str | None) -> None:
 
 
 def _status(error: MaxentGrpoError) -> int:
-    causes = [failure.error for failure in error.failures] if isinstance(error, SweepError) else [error]
-    return 2 if all(isinstance(cause, ConfigError) for cause in causes) else 1
+    if isinstance(error, SweepError):
+        return 2 if all(failure.is_config_error for failure in error.failures) else 1
+    return 2 if isinstance(error, ConfigError) else 1

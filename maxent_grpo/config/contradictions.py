@@ -158,6 +158,14 @@ def _resume(config: RootConfig) -> Iterator[str]:
         )
 
 
+def _single_run(config: RootConfig) -> Iterator[str]:
+    if config.run.sweep_resume:
+        yield (
+            "run.sweep_resume=true continues a sweep, and must stand on its command line: add -m, or continue a single run with "
+            "checkpoint.resume_from=RUN"
+        )
+
+
 RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *METHOD_RULES,
     *CREDIT_RULES,
@@ -177,6 +185,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _best_checkpoint,
     _profile,
     _resume,
+    _single_run,
     *REWARD_RULES,
 )
 """Every rule, in the order in which their sentences are printed."""

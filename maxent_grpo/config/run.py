@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from maxent_grpo.config.checkpoint import MetricGoal
+
 
 class DeviceChoice(StrEnum):
     """Where tensors live."""
@@ -28,3 +30,9 @@ class RunConfig:
     """Optimiser steps that `profile` looks at, counted from 1; the first one also pays for what is set up only once."""
     dry: bool = False
     """Only check everything and print the method, the batch arithmetic, token counts, a memory estimate and where the run would write; no weights are made and nothing is written."""
+    sweep_resume: bool = False
+    """With -m: continue an earlier sweep of the same jobs, the one in `hydra.sweep.dir` or else the newest; finished jobs are skipped, interrupted and failed ones go on from their last checkpoint, or start again where they saved none."""
+    objective: str | None = None
+    """Metric that a search of hyper-parameters (`-m hydra/sweeper=...`) is for, at its newest value when a job ends, and by which a sweep's table is sorted, such as `eval/pass@1`; null in a grid keeps its order."""
+    objective_goal: MetricGoal = MetricGoal.max
+    """Whether a larger (`max`) or smaller (`min`) objective is better."""

@@ -4,10 +4,11 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from maxent_grpo.commands.sweep import SweepError, run_sweep
+from maxent_grpo.commands.sweep import run_sweep
 from maxent_grpo.config.declared import options
 from maxent_grpo.config.load import check
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.sweeps.failure import SweepError
 
 
 def note(config: DictConfig) -> float:
@@ -37,8 +38,8 @@ def test_a_bad_job_fails_alone_however_it_is_bad(tmp_path: Path) -> None:
     overrides = ["scoring=bogus,grpo", "seed=1,13", f"hydra.sweep.dir={tmp_path}/sweep"]
     with pytest.raises(SweepError) as caught:
         run_sweep(overrides, note)
-    assert folders(tmp_path / "sweep") == ["0-scoring=grpo,seed=1", "1-scoring=grpo,seed=13"]
-    assert (tmp_path / "sweep" / "0-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
+    assert folders(tmp_path / "sweep") == ["2-scoring=grpo,seed=1", "3-scoring=grpo,seed=13"]
+    assert (tmp_path / "sweep" / "2-scoring=grpo,seed=1" / "note.txt").read_text() == "1"
     bogus = f"scoring=bogus: no such option; scoring has {', '.join(options('scoring'))}"
     assert str(caught.value).splitlines() == [
         "3 of 4 jobs failed:",
@@ -67,3 +68,16 @@ def test_a_sweep_that_cannot_be_read_is_refused_as_a_whole() -> None:
         run_sweep(["scoring.kl_beta=interval(0,1)"], note)
     with pytest.raises(ConfigError, match="experiment=nothing: no such option"):
         run_sweep(["experiment=nothing", "seed=1,2"], note)
+
+
+def test_folders_can_be_named_otherwise(tmp_path: Path) -> None:
+    dir_and_name = [f"hydra.sweep.dir={tmp_path}/sweep", "hydra.sweep.subdir='${seed} of ${scoring.kl_beta}/run'"]
+    run_sweep(["seed=4,5", *dir_and_name], note)
+    assert (tmp_path / "sweep" / "4 of 0.0" / "run" / "note.txt").read_text() == "4"
+    assert folders(tmp_path / "sweep") == ["4 of 0.0", "5 of 0.0"]
+
+
+def test_a_folder_whose_name_would_be_too_long_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    steps = ",".join(map(str, range(1, 100)))
+    with pytest.raises(SweepError, match=r"its folder's name would be 3\d\d bytes long"):
+        run_sweep([f"run.profile_steps=[1],[{steps}]", f"hydra.sweep.dir={tmp_path}/sweep"], note)

@@ -19,6 +19,14 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "leaves nothing of q; use scoring.weighting.q_epsilon below 0.0625"
         ],
     ),
+    (
+        {"run.sweep_resume": True},
+        "grpo",
+        [
+            "run.sweep_resume=true continues a sweep, and must stand on its command line: add -m, or continue a single run with "
+            "checkpoint.resume_from=RUN"
+        ],
+    ),
     ({"run.profile_steps": [0, 2]}, "grpo", ["run.profile_steps=[0,2]: steps are counted from 1"]),
     (
         {"run.profile": True, "run.profile_steps": []},

@@ -22,7 +22,7 @@ from support.checkpoints import save_checkpoint, small_tokenizer
 from support.knob_effects import largest_weight_change, same_training, trains
 from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
-from support.runs import checkpoint_of, completion_lines, configured, metric_lines, only_reward, train
+from support.runs import checkpoint_of, completion_lines, configured, metric_lines, only_reward, small, train
 from support.source_knobs import (
     HUB_CHANGES,
     SUMS,
@@ -30,10 +30,13 @@ from support.source_knobs import (
     before_and_after,
     written_tables,
 )
+from support.sweep_jobs import note
 from support.vllm_knobs import VLLM_KNOBS
 from support.wandb_run import offline_parts, tracked, write_steps
 from torch._dynamo.utils import counters
 
+from maxent_grpo.commands.sweep import run_sweep
+from maxent_grpo.commands.train import hydra_main
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig, settled_sources
 from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.load import load_config
@@ -42,6 +45,8 @@ from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError, DataError, RewardError
 from maxent_grpo.models import build, hub
 from maxent_grpo.models.build import build_model
+from maxent_grpo.sweeps.record import read_jobs, read_sweep
+from maxent_grpo.sweeps.table import in_order
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.training import samplers, setup
@@ -91,6 +96,9 @@ ELSEWHERE = {
     "data.cache_dir": "test_files_made_of_the_data_are_kept_in_their_folder",
     "run.dir": "test_a_run_goes_into_its_folder",
     "run.dry": "test_a_dry_run_leaves_nothing",
+    "run.sweep_resume": "test_a_sweep_goes_on_only_where_that_is_asked",
+    "run.objective": "test_the_best_job_of_a_sweep_stands_first",
+    "run.objective_goal": "test_the_best_job_of_a_sweep_stands_first",
 }
 """Settings whose effect two plain runs do not show, and the test of this module that does."""
 
@@ -471,6 +479,26 @@ def test_a_dry_run_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         start(configured(tmp_path / "run", *QUICK, settings={"run.dry": dry}))
         assert [path.name for path in tmp_path.iterdir()] == left
         assert ("would write to" in capsys.readouterr().out) is dry
+
+
+def test_a_sweep_goes_on_only_where_that_is_asked(tmp_path: Path) -> None:
+    arguments = ["seed=3", f"hydra.sweep.dir={tmp_path}/sweep"]
+    run_sweep(arguments, note)
+    with pytest.raises(ConfigError, match="already holds a sweep"):
+        run_sweep([*arguments, "run.sweep_resume=false"], note)
+    run_sweep([*arguments, "run.sweep_resume=true"], note)
+
+
+def test_the_best_job_of_a_sweep_stands_first(tmp_path: Path) -> None:
+    sweep = [*small(()), *QUICK, "optimization.total_training_steps=1", "seed=0,1", "run.objective=reward/mean"]
+    found: dict[str, list[float]] = {}
+    for goal in ("max", "min"):
+        run_sweep([*sweep, f"run.objective_goal={goal}", f"hydra.sweep.dir={tmp_path}/{goal}"], hydra_main)
+        jobs = in_order(read_jobs(tmp_path / goal), read_sweep(tmp_path / goal))
+        found[goal] = [job.metrics["reward/mean"] for job in jobs]
+    low, high = found["min"]
+    assert low < high
+    assert found["max"] == [high, low]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
