@@ -147,7 +147,7 @@ def test_a_run_learns_and_brings_its_weights_before_each_rollout(url: str, tmp_p
     assert {line["generation/staleness"] for line in steps} == {0}
     assert {line["generation/failed_requests"] for line in steps} == {0}
     # steps whose groups have no signal are not scored
-    gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
+    gaps = [line["generation/logprob_gap"] for line in steps if "generation/logprob_gap" in line]
     assert len(gaps) >= 2
     assert max(gaps) < 1e-3
     rewards = [line["reward/mean"] for line in steps]
@@ -308,7 +308,7 @@ def test_an_adapter_is_merged_into_what_is_sent(url: str, tmp_path: Path) -> Non
     )
     lines = metric_lines(tmp_path / "run")
     assert [line["generation/weight_syncs"] for line in lines] == [1, 1]
-    assert max(line["mismatch/logprob_gap"] for line in lines) < 1e-3
+    assert max(line["generation/logprob_gap"] for line in lines) < 1e-3
 
 
 def test_weights_are_brought_as_often_as_asked(url: str, tmp_path: Path) -> None:
