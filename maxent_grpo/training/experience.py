@@ -116,7 +116,7 @@ class Experience:
         return min(record.policy_version for record in self.graded.records[self.rows(groups).slice])
 
     def old_rows(self, rows: RowRange) -> Tensor:
-        """[n] which of some rows have their log-probs at the weights that sampled them in ``old_logp``."""
+        """[n] which of some rows have log-probs of the trainer in ``old_logp``."""
         if self.old_known is not None:
             return self.old_known[rows.slice]
         return torch.full((len(rows),), self.old_logp is not None)

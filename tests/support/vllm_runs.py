@@ -29,6 +29,13 @@ LEARNING = (
 )
 
 
+AHEAD = (
+    *("generation.async_steps=1", "generation.vllm.max_staleness=1"),
+    *("scoring.behavior_logprobs_source=sampler", "scoring.mismatch.mode=token_truncate"),
+)
+"""The next rollout is sampled while one trains."""
+
+
 def joined(*proxies: FaultingProxy) -> str:
     """The override that names the servers."""
     return "generation.vllm.url='" + ",".join(proxy.url for proxy in proxies) + "'"

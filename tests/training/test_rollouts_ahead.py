@@ -296,3 +296,20 @@ def test_a_run_ahead_is_resumed_only_as_one(ahead: Path, tmp_path: Path) -> None
     config = configured(tmp_path / "run", *PLAIN, resume_from=checkpoint_of(ahead, 2))
     with pytest.raises(Exception, match=r"generation\.async_steps: 1 in the checkpoint, 0 now"):
         run_from_config(config)
+
+
+def test_what_went_wrong_in_sampling_stands_on_the_line_of_the_rollout_it_went_wrong_in(tmp_path: Path) -> None:
+    class Short(LocalGenerator):
+        """Gives one completion too few of a prompt of the third rollout, at first."""
+
+        def __call__(self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None) -> Any:
+            texts, records = super().__call__(prompts, num_samples, per_prompt_counts)
+            if self._rollout == 2 and per_prompt_counts is None:
+                texts[0], records[0] = texts[0][:-1], records[0][:-1]
+            return texts, records
+
+    with patch.object(samplers, "LocalGenerator", Short):
+        train(tmp_path / "run", *AHEAD)
+    assert [line["generation/partial_prompts"] for line in metric_lines(tmp_path / "run")] == [0, 0, 1, 0, 0]
+    train(tmp_path / "later", *AHEAD, resume_from=checkpoint_of(tmp_path / "run", 2))
+    assert_same_run(tmp_path / "run", tmp_path / "later")
