@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
@@ -235,6 +236,11 @@ def test_sampling_while_training_gives_the_run_that_samples_first(tmp_path: Path
     assert_same_run(tmp_path / "first", tmp_path / "beside")
     steps = [line["step"] for line in metric_lines(tmp_path / "first") if line["step"]]
     assert rollouts == len(steps)
+    for line in map(json.loads, (tmp_path / "beside" / "metrics.jsonl").read_text().splitlines()):
+        times = {name: value for name, value in line.items() if name.startswith("time/")}
+        if "time/step_seconds" in times:
+            assert sum(times.values()) == pytest.approx(2 * times["time/step_seconds"], rel=1e-6)
+        assert "throughput/sampled_tokens_per_second" not in line, "the phase is only what was waited for"
 
 
 def test_dynamic_sampling_ahead_carries_groups_that_are_corrected_like_the_others(tmp_path: Path) -> None:

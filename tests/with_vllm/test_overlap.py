@@ -1,15 +1,10 @@
-"""Rollouts that a real server samples while the trainer trains."""
+"""Rollouts that a real server samples while the trainer trains: how they go on, what they cost, and what becomes of them in trouble."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,59 +12,20 @@ from support.faulting_proxy import faulting
 from support.runs import checkpoint_of, completion_lines, metric_lines, state_of, train
 from support.same_run import assert_same_run
 from support.vllm_policy import HAS_VLLM, JOINS, NEEDS_VLLM, server_processes
-from support.vllm_runs import AHEAD, JOINED, LEARNING, joined, sampled
+from support.vllm_runs import AHEAD, FOUR, LEARNING, around_steps, joined, sampled
 
 from maxent_grpo.errors import GenerationError
-from maxent_grpo.training import loop
 from maxent_grpo.training.generation.vllm.build import LaunchedServer
 
-pytestmark = pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)
-
-FOUR = (*JOINED, *AHEAD, "optimization.total_training_steps=4", "optimization.learning_rate=0.02")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)]
 
 
-@contextmanager
-def around_steps(before: Callable[[int], object], after: Callable[[int], object] = lambda step: None) -> Iterator[None]:
-    """Calls with the number of each optimiser step, before it trains and after."""
-    train_step = loop.train_step
-
-    def between(*arguments: Any, step: int, **named: Any) -> Any:
-        before(step)
-        report = train_step(*arguments, step=step, **named)
-        after(step)
-        return report
-
-    with patch.object(loop, "train_step", between):
-        yield
-
-
-def test_a_rollout_is_sampled_while_the_one_before_trains(url: str, tmp_path: Path) -> None:
-    """A step trains once the requests of the next rollout have arrived, and these are passed on once it is over."""
-    arrived = {rollout: threading.Semaphore(0) for rollout in (1, 2, 3)}
-    over = {rollout: threading.Event() for rollout in (1, 2, 3)}
-    met: list[tuple[str, int, bool]] = []
-
-    def hold(rollout: int) -> None:
-        arrived[rollout].release()
-        met.append(("a request outlasts the step", rollout, over[rollout].wait(30)))
-
-    def before(step: int) -> None:  # step n trains rollout n - 1
-        if step in arrived:
-            came = all(arrived[step].acquire(timeout=30) for _ in range(4))
-            met.append(("the requests are on their way", step, came))
-
-    with faulting(url, lambda number: f"before:{number // 4}" if number >= 4 else None) as proxy:
-        proxy.actions |= {str(rollout): partial(hold, rollout) for rollout in over}
-        with around_steps(before, lambda step: over[step].set() if step in over else None):
-            train(tmp_path / "run", *FOUR, joined(proxy))
-        assert proxy.seen["samples"] == 4 * 4, "nothing is asked for that no step would train"
-    assert all(is_so for *_, is_so in met), met
-    assert Counter(what for what, *_ in met) == {"the requests are on their way": 3, "a request outlasts the step": 12}
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        times = {name: value for name, value in line.items() if name.startswith("time/")}
-        assert sum(times.values()) == pytest.approx(2 * times["time/step_seconds"], rel=1e-6)
-        assert "throughput/sampled_tokens_per_second" not in line
+LONG_STEPS = (
+    *("generation.max_completion_len=30", "generation.num_generations=32", "generation.allowed_tokens=[]"),
+    *("optimization.num_iterations=2", "optimization.total_training_steps=12", "generation.vllm.max_staleness=2"),
+    *("scoring.batching.max_tokens=128", "scoring.batching.skip_zero_signal=false", "run.num_threads=1"),
+)
+"""Two steps of a rollout take about a second on one thread."""
 
 
 def test_a_run_ahead_learns_from_older_weights_and_resumes_into_itself(url: str, tmp_path: Path) -> None:
@@ -108,7 +64,6 @@ def test_requests_that_are_given_up_in_flight_stop_the_run_between_two_steps(url
     assert [line["generation/staleness"] for line in metric_lines(tmp_path / "later")] == [0, 1, 0, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(JOINS, reason="a server was started by somebody else, and this is about one of the run's own")
 def test_a_server_killed_under_a_rollout_in_flight_is_started_anew_with_the_weights_of_that_rollout(
     url: str, tmp_path: Path
@@ -132,3 +87,26 @@ def test_a_server_killed_under_a_rollout_in_flight_is_started_anew_with_the_weig
     assert sum(line["generation/failed_requests"] for line in metric_lines(tmp_path / "run")) >= 1
     train(tmp_path / "untroubled", *FOUR, "generation.max_completion_len=60", f"generation.vllm.url={url}")
     assert sampled(tmp_path / "run") == sampled(tmp_path / "untroubled")
+
+
+def test_a_pipelined_rollout_costs_the_longer_of_sampling_and_training(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server is held up for two seconds by every request, which costs the trainer nothing, as if it had processors of its own."""
+    seconds: dict[int, float] = {}
+    phases: dict[int, dict[str, float]] = {}
+    for ahead in (0, 1):
+        with faulting(url, lambda number: "before:wait") as proxy:
+            proxy.actions["wait"] = lambda: time.sleep(2.0)
+            train(tmp_path / str(ahead), *FOUR, *LONG_STEPS, f"generation.async_steps={ahead}", joined(proxy))
+        lines = [json.loads(line) for line in (tmp_path / str(ahead) / "metrics.jsonl").read_text().splitlines()]
+        settled = [line for line in lines if 4 < line["step"] <= 10]  # three rollouts of two steps
+        phases[ahead] = {
+            name: sum(line.get(f"time/{name}_seconds", 0.0) for line in settled) / 3
+            for name in ("step", "rollout", "prepare", "old_policy", "policy", "backward")
+        }
+        seconds[ahead] = phases[ahead]["step"]
+    with capsys.disabled():
+        for ahead, times in phases.items():
+            print(f"\nasync_steps={ahead}, seconds a rollout: " + ", ".join(f"{n} {s:.2f}" for n, s in times.items()))
+    assert seconds[1] < 0.85 * seconds[0]

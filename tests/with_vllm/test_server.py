@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from support.vllm_policy import (
     settings,
     token_lists,
 )
-from support.vllm_runs import JOINED, LEARNING, assert_groups_are_whole, joined, sampled
+from support.vllm_runs import FOUR, JOINED, LEARNING, around_steps, assert_groups_are_whole, joined, sampled
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
@@ -156,6 +158,31 @@ def test_a_run_learns_and_brings_its_weights_before_each_rollout(url: str, tmp_p
     half = checkpoint_of(tmp_path / "run", 3)
     train(tmp_path / "resumed", *LEARNING, f"generation.vllm.url={url}", resume_from=half)
     assert_same_run(tmp_path / "run", tmp_path / "resumed")
+
+
+def test_a_rollout_is_sampled_while_the_one_before_trains(url: str, tmp_path: Path) -> None:
+    """A step trains once the requests of the next rollout have arrived, and these are passed on once it is over."""
+    arrived = {rollout: threading.Semaphore(0) for rollout in (1, 2, 3)}
+    over = {rollout: threading.Event() for rollout in arrived}
+    met: list[tuple[str, int, bool]] = []
+
+    def hold(rollout: int) -> None:
+        arrived[rollout].release()
+        met.append(("a request that lasts", rollout, over[rollout].wait(30)))
+
+    def before(step: int) -> None:  # step n trains rollout n - 1
+        if step in arrived:
+            met.append(("requests on their way", step, all(arrived[step].acquire(timeout=30) for _ in range(4))))
+
+    with faulting(url, lambda number: f"before:{number // 4}" if number >= 4 else None) as proxy:
+        proxy.actions |= {str(rollout): partial(hold, rollout) for rollout in over}
+        with around_steps(before, lambda step: over[step].set() if step in over else None):
+            train(tmp_path / "run", *FOUR, joined(proxy))
+        assert proxy.seen["samples"] == 4 * 4, "nothing is asked for that no step would train"
+    assert Counter((what, so) for what, _, so in met) == {
+        ("requests on their way", True): 3,
+        ("a request that lasts", True): 12,
+    }
 
 
 FAULTS = {
