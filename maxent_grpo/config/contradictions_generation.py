@@ -185,6 +185,12 @@ def _truncation(config: RootConfig, generation: VllmGenerationConfig) -> Iterato
     top_k, schedule = generation.vllm.top_k, config.optimization
     if top_k is None or generation.penalty.gen_top_k is not None or not has_ratio(config.scoring):
         return
+    if generation.async_steps and schedule.minibatches * schedule.num_iterations == 1:
+        yield (
+            f"generation.vllm.top_k={top_k} with generation.async_steps={generation.async_steps}: an update moves the weights before "
+            f"a rollout trains, and truncation keeps other tokens than it did in sampling, so the importance ratio would be biased; "
+            f"use generation.vllm.top_k=null, or generation.async_steps=0"
+        )
     if schedule.minibatches * schedule.num_iterations > 1:
         yield (
             f"generation.vllm.top_k={top_k} with optimization.minibatches={schedule.minibatches} and "
@@ -208,9 +214,14 @@ def _staleness(config: RootConfig, generation: VllmGenerationConfig) -> Iterator
     client = generation.vllm
     age = oldest_weights(config, generation)
     if age > client.max_staleness:
-        if client.sync_weights:
+        if client.sync_weights and client.sync_interval == 1:
+            cause, cure = f"generation.async_steps={generation.async_steps}", "generation.async_steps=0"
+        elif client.sync_weights:
             cause = f"generation.vllm.sync_interval={client.sync_interval}"
             cure = "generation.vllm.sync_interval=1"
+            if generation.async_steps:
+                cause += f" with generation.async_steps={generation.async_steps}"
+                cure += " with generation.async_steps=0"
         else:
             cause, cure = "generation.vllm.sync_weights=false", "generation.vllm.sync_weights=true"
         shown = f"up to {age:g} optimiser steps" if math.isfinite(age) else "ever more optimiser steps"
@@ -219,7 +230,12 @@ def _staleness(config: RootConfig, generation: VllmGenerationConfig) -> Iterator
             f"{cause} samples from weights that are {shown} old, and generation.vllm.max_staleness={client.max_staleness} "
             f"refuses such samples; write {cure}{raised}"
         )
-    elif age > 0 and has_ratio(config.scoring) and config.scoring.behavior_logprobs_source is BehaviorSource.model:
+    elif (
+        age > 0
+        and not generation.async_steps
+        and has_ratio(config.scoring)
+        and config.scoring.behavior_logprobs_source is BehaviorSource.model
+    ):
         yield (
             f"generation.vllm.max_staleness={client.max_staleness} trains on completions of older weights, whose importance ratio "
             f"scoring.behavior_logprobs_source=model would take for 1; write scoring.behavior_logprobs_source=sampler"
@@ -231,8 +247,11 @@ def oldest_weights(config: RootConfig, generation: VllmGenerationConfig) -> floa
     schedule, client = config.optimization, generation.vllm
     per_rollout = schedule.minibatches * schedule.num_iterations
     rollouts = math.ceil(schedule.total_training_steps / per_rollout) if schedule.total_training_steps else math.inf
-    behind = min(client.sync_interval, rollouts) if client.sync_weights else rollouts
-    return (behind - 1) * per_rollout
+    interval = client.sync_interval if client.sync_weights else math.inf
+    behind = min(interval, rollouts) - 1
+    if generation.async_steps and rollouts >= 2 * interval:
+        behind += 1  # weights are brought one rollout early, but for those of the first, which are no older then
+    return behind * per_rollout
 
 
 VLLM_RULES: tuple[Rule, ...] = (

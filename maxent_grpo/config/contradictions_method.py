@@ -209,11 +209,27 @@ def _truncated_sampling(config: RootConfig) -> Iterator[str]:
                 f"{schedule.num_iterations}: once an update has moved the weights, truncation keeps other tokens than it did in "
                 f"sampling, so the importance ratio would be biased; use {path}={written}, or 1 for both"
             )
+        elif generation.async_steps:
+            yield (
+                f"{path}={value} with generation.async_steps={generation.async_steps}: an update moves the weights before a rollout "
+                f"trains, and truncation keeps other tokens than it did in sampling, so the importance ratio would be biased; use "
+                f"{path}={written}, or generation.async_steps=0"
+            )
         for penalty, amount in _active_penalties(config):
             yield (
                 f"{path}={value} with {penalty}={amount}: sampling truncates the penalised distribution and scoring the plain "
                 f"one, so the importance ratio would be biased; use {path}={written} or {penalty}=null"
             )
+
+
+def _sampled_ahead(config: RootConfig) -> Iterator[str]:
+    ahead, scoring = config.generation.async_steps, config.scoring
+    if ahead and has_ratio(scoring) and scoring.behavior_logprobs_source is BehaviorSource.model:
+        yield (
+            f"generation.async_steps={ahead} trains on completions of weights that have been updated since, whose importance ratio "
+            f"scoring.behavior_logprobs_source=model would take for 1: set scoring.behavior_logprobs_source=sampler with "
+            f"scoring.mismatch.mode=token_truncate, or generation.async_steps=0"
+        )
 
 
 def has_ratio(scoring: ScoringConfig) -> bool:
@@ -233,5 +249,6 @@ METHOD_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     _mismatch,
     _penalties,
     _truncated_sampling,
+    _sampled_ahead,
 )
 """Every rule of this file, in the order in which their sentences are printed."""

@@ -28,6 +28,8 @@ class GenerationConfig:
     """Restrict sampling (and scoring) to these tokens and the end token; `@answer` stands for the task's answer alphabet, and a task without one allows all; an empty list allows all."""
     max_retry_rounds: int = 0
     """How often prompts that came back short are asked again; 0 means as often as num_generations [rounds]."""
+    async_steps: int = 0
+    """Rollouts sampled ahead of the one that trains: with 1 the next one is sampled by the weights that this one begins to train with, while it trains where vLLM samples, and the importance correction must be on; 0 trains every rollout at the weights that sampled it [rollouts]."""
 
 
 @dataclass(slots=True)

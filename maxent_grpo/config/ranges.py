@@ -98,6 +98,7 @@ RANGES: dict[str, Interval] = {
     "generation.penalty.gen_min_p": BELOW_ONE,
     "generation.penalty.gen_repetition_penalty": POSITIVE,
     "generation.max_retry_rounds": COUNT_OR_ZERO,
+    "generation.async_steps": Interval(0, 1, open_high=False),
     "generation.batch_size": COUNT_OR_ZERO,
     "generation.vllm.rounds_cfg": COUNT_OR_ZERO,
     "generation.vllm.retry_sleep": NOT_NEGATIVE,

@@ -106,12 +106,14 @@ def has_unit_ratio(config: RootConfig) -> bool:
     """Whether every importance ratio is 1: one update per rollout, and the trainer's own log-probs below the fraction.
 
     The sampler's log-probs stand below it only when their mismatch is bypassed; otherwise they enter as a separate weight.
-    Groups that dynamic sampling carries over were sampled before an update, so that their ratio moves.
+    Groups that dynamic sampling carries over were sampled before an update, so that their ratio moves; what is sampled ahead has
+    its age in that weight as well.
     """
     steps_per_rollout = config.optimization.minibatches * config.optimization.num_iterations
     scoring = config.scoring
     from_sampler = scoring.behavior_logprobs_source is not BehaviorSource.model
-    carried = scoring.dynamic_sampling.enabled and scoring.dynamic_sampling.carry_over
+    dynamic = scoring.dynamic_sampling
+    carried = dynamic.enabled and dynamic.carry_over and not config.generation.async_steps
     return (
         steps_per_rollout == 1 and not carried and not (from_sampler and scoring.mismatch.mode is MismatchMode.bypass)
     )

@@ -102,6 +102,7 @@ def _batch_rows(config: RootConfig, num_train_prompts: int | None, num_processes
         ("iterations", schedule.num_iterations),
         ("prompts per rollout", plan.prompts_per_rollout),
         ("steps per rollout", plan.steps_per_rollout),
+        *([("rollouts sampled ahead", config.generation.async_steps)] if config.generation.async_steps else []),
         ("steps per epoch", NOT_READ if num_train_prompts is None else plan.steps_per_epoch),
         ("steps in all", plan.total_steps),
     ]

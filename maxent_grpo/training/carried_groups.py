@@ -22,7 +22,8 @@ class KeptGroup:
     version: int
     """Optimiser step whose weights sampled it."""
     logp: Tensor | None = None
-    """[G, T of the group] the trainer's log-probs at those weights; None while they are the current ones."""
+    """[G, T of the group] the trainer's log-probs at those weights; None while they are the current ones, and where rollouts are
+    sampled ahead: the trainer has other weights by then."""
     token_entropy_mean: Tensor | None = None
     """[G] at those weights, where something asks for it."""
 

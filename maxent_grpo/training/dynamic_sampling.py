@@ -21,9 +21,7 @@ from maxent_grpo.training.carried_groups import CarriedGroups, KeptGroup
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import Grading, valid_rows
 from maxent_grpo.training.experience import (
-    Experience,
     Rows,
-    build_experience,
     local_portions,
     prompts_per_rollout,
     rollout_tokens,
@@ -33,9 +31,10 @@ from maxent_grpo.training.experience import (
 from maxent_grpo.training.old_scores import EarlierScores, score_at_weights
 from maxent_grpo.training.row_stream import RowStream
 from maxent_grpo.training.sampled_groups import Groups, join_groups, select_groups
+from maxent_grpo.training.sampled_rollout import SampledRollout
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.types.rewards import DrawingReport
-from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext
+from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +92,14 @@ def gather_informative(
     rows: Rows,
     clock: PhaseClock,
     step: int,
-) -> Experience:
+    *,
+    scores_surplus: bool,
+) -> SampledRollout:
     """Draw, sample and grade prompts until a rollout's groups all carry a signal, or the rounds are used up.
 
     Draws go on over the end of an epoch, so that every rollout is full. All processes draw the same number of rounds,
-    decided by the groups of all of them.
+    decided by the groups of all of them. ``scores_surplus``: the trainer still has the weights that sample, and the groups
+    that are carried over are scored with them.
 
     Raises:
         GenerationError: no group carries a signal.
@@ -121,11 +123,25 @@ def gather_informative(
     used = [group for group in found if group.place in trained]
     _require_signal(ctx, drawing, used)
     if settings.carry_over:
+        surplus = [group for group in found if group.place not in trained]
         with clock.phase("old_policy"):
-            carried.groups = _scored(ctx, resources, [group for group in found if group.place not in trained])
-    portions = portions_of([group.place for group in used], places, schedule.prompts_per_step)
-    experience = _experience(ctx, resources, used, portions, start, clock, step)
-    return replace(experience, drawing=_report(ctx, drawing, num_carried, len(places)))
+            carried.groups = _scored(ctx, resources, surplus) if scores_surplus else surplus
+    return SampledRollout(
+        join_groups([group.sampled for group in used]),
+        portions_of([group.place for group in used], places, schedule.prompts_per_step),
+        start.epoch,
+        start.step_in_epoch,
+        step,
+        _earlier(used),
+        _report(ctx, drawing, num_carried, len(places)),
+    )
+
+
+def first_draw(ctx: TrainingLoopContext, carried: CarriedGroups) -> int:
+    """Prompts that the first round of the next rollout draws."""
+    rollout = prompts_per_rollout(ctx.optimization.schedule)
+    missing = rollout - int(global_sum(ctx.runtime.accelerator, [len(carried.groups)])[0])
+    return prompts_to_draw(missing, drawn=0, informative=0, rollout=rollout)
 
 
 def drawing_metrics(report: DrawingReport) -> dict[str, float]:
@@ -208,25 +224,13 @@ def _scored(ctx: TrainingLoopContext, resources: StepResources, groups: Sequence
     return scored
 
 
-def _experience(
-    ctx: TrainingLoopContext,
-    resources: StepResources,
-    used: Sequence[KeptGroup],
-    portions: list[RowRange],
-    start: StepBatchInfo,
-    clock: PhaseClock,
-    step: int,
-) -> Experience:
-    """The rollout of the groups; those carried over stand first and bring their scores."""
-    batch, graded = join_groups([group.sampled for group in used])
-    earlier = None
+def _earlier(used: Sequence[KeptGroup]) -> EarlierScores | None:
+    """The scores that groups carried over bring; these stand first."""
     carried = [(group.version, group.logp) for group in used if group.logp is not None]
-    if carried:
-        entropies = [group.token_entropy_mean for group in used if group.token_entropy_mean is not None]
-        earlier = EarlierScores([version for version, _ in carried], [logp for _, logp in carried], entropies or None)
-    return build_experience(
-        ctx, resources, batch, graded, portions, clock, start, policy_version=step, earlier=earlier
-    )  # fmt: skip
+    if not carried:
+        return None
+    entropies = [group.token_entropy_mean for group in used if group.token_entropy_mean is not None]
+    return EarlierScores([version for version, _ in carried], [logp for _, logp in carried], entropies or None)
 
 
 def _report(ctx: TrainingLoopContext, drawing: _Drawing, num_carried: int, num_used: int) -> DrawingReport:

@@ -27,6 +27,7 @@ from maxent_grpo.training.credit import (
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_groups, score_old
 from maxent_grpo.training.sampled_groups import join_batches
+from maxent_grpo.training.sampled_rollout import SampledRollout
 from maxent_grpo.training.samplers import pad_token_id
 from maxent_grpo.training.scoring.batch import (
     RowRange,
@@ -75,9 +76,9 @@ class Experience:
     sampled_known: Tensor
     """[N, T] where it reported one."""
     old_logp: Tensor | None
-    """[N, T] the trainer's log-probs at the weights that sampled; None when the first pass of training gives them."""
+    """[N, T] the trainer's log-probs at the anchor, pi_old; None when the first pass of training gives them."""
     token_entropy_mean: Tensor | None
-    """[N] mean token entropy at rollout weights, for the reward-side bonus."""
+    """[N] mean token entropy at the anchor, for the reward-side bonus."""
     behaviour_scores: Tensor | None
     """[P, G] sequence scores under the sampler [nats]; None where the method does not look at them."""
     reference: ReferenceLogprobs | None
@@ -91,8 +92,11 @@ class Experience:
     step_in_epoch: int
     policy_version: int
     """Optimiser step whose weights sampled it, but for the groups carried over."""
+    anchor_version: int
+    """Optimiser step after which it began to train; the weights of then, the anchor, are those that sampled it unless it was
+    sampled ahead."""
     earlier_versions: list[int] = field(default_factory=list)
-    """Optimiser steps whose weights sampled the first groups, carried over from an earlier rollout."""
+    """Optimiser steps whose weights sampled the first groups, where these were carried over and scored at those weights."""
     old_known: Tensor | None = None
     """[N] rows whose ``old_logp`` is there, the others being left to the first pass of training; None is all of them."""
     drawing: DrawingReport | None = None
@@ -112,22 +116,35 @@ class Experience:
         return min(record.policy_version for record in self.graded.records[self.rows(groups).slice])
 
     def old_rows(self, rows: RowRange) -> Tensor:
-        """[n] which of some rows have their log-probs at the weights that sampled them in ``old_logp``."""
+        """[n] which of some rows have log-probs of the trainer in ``old_logp``."""
         if self.old_known is not None:
             return self.old_known[rows.slice]
         return torch.full((len(rows),), self.old_logp is not None)
 
 
-def gather_experience(
+def sample_rollout(
     ctx: TrainingLoopContext, resources: StepResources, info: StepBatchInfo, rows: Rows, clock: PhaseClock, step: int
-) -> Experience:
-    """Sample y_1..y_G of each prompt, grade them, and score what the method needs at rollout weights."""
+) -> SampledRollout:
+    """Sample y_1..y_G of each prompt with the weights of optimiser step ``step``, and grade them."""
     with clock.phase("rollout"):
         grading = Grading(rows, ctx.reward, trainer_state(ctx, info.epoch, step))
         batch, portions = sample_prompts(ctx, resources, info.batch, grading)
     with clock.phase("reward"):
         graded = grading.finish(batch)
-    return build_experience(ctx, resources, batch, graded, portions, clock, info, policy_version=step)
+    return SampledRollout((batch, graded), portions, info.epoch, info.step_in_epoch, step)
+
+
+def ready_to_train(
+    ctx: TrainingLoopContext, resources: StepResources, sampled: SampledRollout, clock: PhaseClock, step: int
+) -> Experience:
+    """The rollout with what the method needs scored at the weights of optimiser step ``step``, which are the current ones."""
+    batch, graded = sampled.groups
+    info = StepBatchInfo(sampled.epoch, sampled.step_in_epoch, [])
+    experience = build_experience(
+        ctx, resources, batch, graded, sampled.portions, clock, info,
+        policy_version=sampled.version, anchor_version=step, earlier=sampled.earlier,
+    )  # fmt: skip
+    return replace(experience, drawing=sampled.drawing)
 
 
 def trainer_state(ctx: TrainingLoopContext, epoch: int, step: int) -> TrainerState:
@@ -145,12 +162,13 @@ def build_experience(
     info: StepBatchInfo,
     *,
     policy_version: int,
+    anchor_version: int,
     saved: Mapping[str, Any] | None = None,
     earlier: EarlierScores | None = None,
 ) -> Experience:
     """Tensors, credit and scores of a graded rollout.
 
-    ``saved`` brings back what was scored at rollout weights, ``earlier`` what was scored of groups carried over.
+    ``saved`` brings back what was scored at the anchor, ``earlier`` what was scored of groups carried over.
     """
     scoring = ctx.scoring
     with clock.phase("prepare"):
@@ -186,7 +204,7 @@ def build_experience(
     mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
         batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
-        old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, info.epoch, info.step_in_epoch, policy_version,
+        old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, info.epoch, info.step_in_epoch, policy_version, anchor_version,
         saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.stall import StallWatch
-from maxent_grpo.training.carried_groups import KeptGroup
+from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -25,9 +25,9 @@ from maxent_grpo.training.checkpoint.weights import save_weights
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
-from maxent_grpo.training.dynamic_sampling import CarriedGroups, drawing_metrics, gather_informative
+from maxent_grpo.training.dynamic_sampling import drawing_metrics
 from maxent_grpo.training.evaluation.evaluate import evaluate
-from maxent_grpo.training.experience import Experience, gather_experience, prompts_per_rollout, refresh_reference
+from maxent_grpo.training.experience import refresh_reference
 from maxent_grpo.training.metrics import (
     add_running,
     completion_records,
@@ -39,16 +39,18 @@ from maxent_grpo.training.metrics import (
 from maxent_grpo.training.optim import schedule_line
 from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
+from maxent_grpo.training.rollout_source import RolloutSource
 from maxent_grpo.training.row_stream import DataPosition, RowStream
+from maxent_grpo.training.sampled_rollout import RolloutAhead
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
 from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.runtime import (
+    SendingSampler,
     StepResources,
     TrainingLoopContext,
     TrainingLoopState,
-    VersionedSampler,
 )
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,8 @@ class LoopParts:
     profiler: StepProfiler
     carried: CarriedGroups | None = None
     """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
+    ahead: RolloutAhead | None = None
+    """The rollout that is sampled while another one trains; None where each is sampled when it is needed."""
     clock: PhaseClock = field(default_factory=PhaseClock)
     stall: StallWatch = field(default_factory=StallWatch)
     yardstick: Yardstick | None = None
@@ -117,33 +121,37 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
         parts.position,
         ctx.optimization.schedule.prompts_per_step,
     )
+    rollouts = RolloutSource(ctx, resources, stream, parts.rows, parts.clock, parts.carried, parts.ahead)
     last = total if parts.until is None else min(parts.until, total)
     while state.global_step < last and not state.stop_training:
         with parts.profiler.watch(state.global_step + 1):
-            report = _take_step(ctx, resources, parts, stream)
+            report = _take_step(ctx, resources, parts, rollouts)
             with parts.clock.phase("measure"):
                 metrics, work = _measure(ctx, resources, parts, report)
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
             with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, report, metrics, work)):
+                rollouts.settle(state.global_step)
                 evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
             is_best, stop = parts.saving.best.update(metrics)
             state.stop_training = stop
         _record(ctx, parts, report, metrics, work)
         if _save_due(parts, total, is_best):
+            with _saved_if_sampling_fails(ctx, parts, is_best=is_best):
+                rollouts.settle(state.global_step)
             _save(ctx, parts, is_best)
     return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
 
 
-def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream) -> StepReport:
+def _take_step(
+    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, rollouts: RolloutSource
+) -> StepReport:
     state, buffer = parts.state, parts.buffer
     with parts.clock.phase("prepare"):  # the phases inside count for themselves
         if buffer.experience is None:
-            carried = [] if parts.carried is None else list(parts.carried.groups)
-            put_back = partial(_put_back, parts, parts.position.state_dict(), carried)
-            with _saved_if_sampling_fails(ctx, parts, put_back):
-                buffer.put(_next_rollout(ctx, resources, parts, stream))
+            with _saved_if_sampling_fails(ctx, parts):
+                buffer.put(rollouts.next(buffer.num_rollouts, state.global_step))
         assert buffer.experience is not None
         groups = buffer.take()
         report = train_step(
@@ -156,22 +164,10 @@ def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopPa
     return report
 
 
-def _next_rollout(
-    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, stream: RowStream
-) -> Experience:
-    """Sample the next rows with the weights as they are: a rollout's worth, or until a rollout's groups have a signal."""
-    step, generator = parts.state.global_step, resources.generator
-    if isinstance(generator, VersionedSampler):
-        generator.policy_version = step
-        generator.begin_rollout(parts.buffer.num_rollouts)
-    if parts.carried is not None:
-        return gather_informative(ctx, resources, stream, parts.carried, parts.rows, parts.clock, step)
-    info = stream.draw(prompts_per_rollout(ctx.optimization.schedule))
-    return gather_experience(ctx, resources, info, parts.rows, parts.clock, step)
-
-
 @contextmanager
-def _saved_if_sampling_fails(ctx: TrainingLoopContext, parts: LoopParts, settle: Callable[[], None]) -> Iterator[None]:
+def _saved_if_sampling_fails(
+    ctx: TrainingLoopContext, parts: LoopParts, settle: Callable[[], None] = lambda: None, *, is_best: bool = False
+) -> Iterator[None]:
     """Save the run as it is between two steps, which ``settle`` brings about, when its sampler gives up.
 
     Raises:
@@ -185,17 +181,10 @@ def _saved_if_sampling_fails(ctx: TrainingLoopContext, parts: LoopParts, settle:
             raise  # nothing is trained yet
         settle()
         if store.latest is None or store.latest.name != f"step_{step}":
-            _save(ctx, parts, is_best=False)
+            _save(ctx, parts, is_best)
         raise GenerationError(
             f"{error}. The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
         ) from error
-
-
-def _put_back(parts: LoopParts, position: Mapping[str, Any], carried: list[KeptGroup]) -> None:
-    """As if nothing had been drawn for the rollout that failed: its rows come again."""
-    parts.position.load_state_dict(position)
-    if parts.carried is not None:
-        parts.carried.groups = carried
 
 
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
@@ -219,9 +208,9 @@ def _measure(
     counted = [scorer.counters.drain() for scorer in scorers]
     metrics = step_metrics(report, ctx.scoring.weighting, counted)
     metrics |= drain_generation_stats(ctx.generation)
-    experience, sampled_from = report.experience, parts.state.global_step - 1
-    metrics["generation/staleness"] = sampled_from - experience.oldest_version(report.groups)
-    if experience.drawing is not None and experience.policy_version == sampled_from:
+    experience, trained_from = report.experience, parts.state.global_step - 1
+    metrics["generation/staleness"] = trained_from - experience.oldest_version(report.groups)
+    if experience.drawing is not None and experience.anchor_version == trained_from:
         metrics |= drawing_metrics(experience.drawing)
     metrics["data/input_tokens_seen"] = parts.state.num_input_tokens_seen
     if parts.renders_when_drawn:
@@ -234,6 +223,7 @@ def _measure(
         scored=sum((counters.work for counters in counted), Work()),
         trained=report.work,
         tokens=report.trained_tokens,
+        is_overlapped=parts.ahead is not None and isinstance(resources.generator, SendingSampler),
     )
     return metrics, work
 

@@ -42,8 +42,9 @@ GROUPS: dict[str, MetricGroup] = {
     "optim/": MetricGroup("The optimiser's step.", "training.optim.apply_gradients"),
     "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
     "mismatch/": MetricGroup(
-        "The weight pi_old / mu of the trainer's probability to the sampler's, at the same weights of the model, over the trained "
-        "tokens whose log-prob the sampler reported and that were scored; at the level of scoring.mismatch.mode, per token with bypass.",
+        "The weight pi_old / mu of the trainer's probability to the sampler's, over the trained tokens whose log-prob the sampler "
+        "reported and that were scored; at the level of scoring.mismatch.mode, per token with bypass. Both are of the same weights, so "
+        "that it is 1 but for noise; with generation.async_steps=1 pi_old is of the weights that the rollout began to train with.",
         "training.diagnostics.StepSums",
     ),
     "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
@@ -252,9 +253,9 @@ METRICS: dict[str, MetricInfo] = {
     "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
     "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
     "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),
-    "mismatch/logprob_gap": MetricInfo("mean |sampler - trainer| log-prob", "nats", _COMPARED),
     "mismatch/raw_mean": MetricInfo(
-        "mean weight before it is capped or masked; 1 but for noise if nothing is wrong", when=_COMPARED
+        "mean weight before it is capped or masked; 1 but for noise if nothing is wrong and nothing is sampled ahead",
+        when=_COMPARED,
     ),
     "mismatch/raw_min": MetricInfo("smallest weight before it is masked", when=_COMPARED),
     "mismatch/raw_max": MetricInfo("largest weight before it is capped or masked", when=_COMPARED),
@@ -268,6 +269,11 @@ METRICS: dict[str, MetricInfo] = {
     "mismatch/cut_share": MetricInfo("share of tokens whose weight was capped, or masked to 0", when=_CORRECTED),
     "mismatch/missing": MetricInfo(
         "trained tokens without a log-prob of the sampler; their weight is 1", "tokens", "the sampler left some out"
+    ),
+    "generation/logprob_gap": MetricInfo(
+        "mean |sampler - trainer| log-prob of trained tokens, at one version of the weights but for rollouts sampled ahead",
+        "nats",
+        _COMPARED,
     ),
     "generation/staleness": MetricInfo(
         "optimiser steps between this update and the weights that sampled it, of the step's oldest group", "steps"

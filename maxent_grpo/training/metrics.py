@@ -254,7 +254,8 @@ def _mismatch_metrics(sums: StepSums, *, corrected: bool) -> dict[str, float]:
     metrics = {"mismatch/missing": sums.missing} if sums.missing else {}
     if not sums.gap_tokens:
         return metrics
-    means = {"logprob_gap": sums.gap, "raw_mean": sums.mismatch_raw, "kl": sums.mismatch_k1, "kl_k3": sums.mismatch_k3}
+    metrics["generation/logprob_gap"] = sums.gap / sums.gap_tokens
+    means = {"raw_mean": sums.mismatch_raw, "kl": sums.mismatch_k1, "kl_k3": sums.mismatch_k3}
     if corrected:
         means |= {"used_mean": sums.mismatch_used, "cut_share": sums.mismatch_cut}
     metrics |= {f"mismatch/{name}": total / sums.gap_tokens for name, total in means.items()}

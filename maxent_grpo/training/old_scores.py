@@ -1,4 +1,4 @@
-"""The trainer's own log-probabilities at the weights that sampled, pi_old, before anything is updated."""
+"""The trainer's own log-probabilities pi_old, before anything is updated: at the weights that a rollout begins to train with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EarlierScores:
 
 @dataclass(frozen=True)
 class OldScores:
-    """Scores at the weights that sampled; each None when nothing asks for it."""
+    """Scores at the weights that a rollout begins to train with; each None when nothing asks for it."""
 
     logp: Tensor | None
     """[N, T]"""

@@ -134,6 +134,8 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str 
         registry["data_content"] = DataContent(fingerprint)
     if parts.carried is not None:
         registry["carried_groups"] = parts.carried
+    if parts.ahead is not None:
+        registry["rollout_ahead"] = parts.ahead
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
         registry["reference"] = WeightsState(ctx.runtime.reference_model)
     if has_adapter(ctx.runtime.model):

@@ -73,6 +73,7 @@ def experience_to_tree(experience: Experience) -> dict[str, Any]:
         "epoch": experience.epoch,
         "step_in_epoch": experience.step_in_epoch,
         "version": experience.policy_version,
+        "anchor": experience.anchor_version,
         "earlier_versions": list(experience.earlier_versions),
         "old_logp": experience.old_logp,
         "old_known": experience.old_known,

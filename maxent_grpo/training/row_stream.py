@@ -82,6 +82,19 @@ class RowStream:
                 )
         return info
 
+    def peek(self, count: int, *, across_epochs: bool = False) -> StepBatchInfo:
+        """What ``draw`` will give, with the position left where it is."""
+        here = self.position.state_dict()
+        try:
+            return self.draw(count, across_epochs=across_epochs)
+        finally:
+            self.go_to(here)
+
+    def go_to(self, position: Mapping[str, Any]) -> None:
+        """Draw from a position that was noted before."""
+        self.position.load_state_dict(position)
+        self._rest = None
+
     def _here(self) -> StepBatchInfo:
         """Where the next row is, with no row yet."""
         self._begin_epoch_if_done()

@@ -31,7 +31,7 @@ class ScoredRows:
     sampled_known: Tensor
     """[n, T] where it reported one."""
     old_logp: Tensor | None
-    """[n, T] the trainer's log-probs at the weights that sampled."""
+    """[n, T] the trainer's log-probs at the anchor of each row."""
     old_known: Tensor
     """[n] rows that have them."""
     reference_logp: Tensor | None

@@ -73,6 +73,7 @@ from maxent_grpo.training.resume import Resume, config_tree, find_resume, refuse
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
+from maxent_grpo.training.sampled_rollout import RolloutAhead
 from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
 from maxent_grpo.training.sampling_engine import sampling_engine
 from maxent_grpo.training.scoring.batch import RowRange
@@ -339,8 +340,9 @@ def _loop_parts(
     ) -> Experience:
         info = StepBatchInfo(int(tree["epoch"]), int(tree["step_in_epoch"]), [])
         return build_experience(
-            ctx, resources, batch, graded, portions, clock, info, policy_version=int(tree["version"]), saved=tree
-        )
+            ctx, resources, batch, graded, portions, clock, info,
+            policy_version=int(tree["version"]), anchor_version=int(tree["anchor"]), saved=tree,
+        )  # fmt: skip
 
     saving = config.checkpoint
     return LoopParts(
@@ -361,6 +363,7 @@ def _loop_parts(
         ),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
+        ahead=RolloutAhead() if config.generation.async_steps else None,
         clock=clock,
     )
 

@@ -98,7 +98,7 @@ def behaviour_logp(logp: Tensor, rows: ScoredRows, piece: RowRange, method: Meth
 
 
 def trainer_logp(logp: Tensor, rows: ScoredRows, piece: RowRange) -> Tensor:
-    """[n, T] the trainer's log-probs at the weights that sampled, beside the current ones."""
+    """[n, T] the trainer's log-probs pi_old, beside the current ones."""
     current = logp.detach()  # exactly on-policy unless something else is known
     if rows.old_logp is None:
         return current

@@ -117,7 +117,7 @@ def train_step(
         with clock.phase("backward"):
             backward(ctx.optimization, accelerator, loss.loss)
         losses.append(loss)
-        fresh = step - 1 == experience.policy_version
+        fresh = step - 1 == experience.anchor_version
         with clock.phase("measure"):
             _measure(sums, scores, row_targets, rows, piece, scoring, method, fresh)
     with clock.phase("policy"):
@@ -200,7 +200,7 @@ def _measure(
     piece: RowRange,
     scoring: ScoringSettings,
     method: Method,
-    at_rollout_weights: bool,
+    at_anchor: bool,
 ) -> None:
     mask, old = scores.token_mask, scores.old_token_logp
     assert mask is not None
@@ -215,7 +215,7 @@ def _measure(
         sums.add_kl(logp, targets.reference_logp, mask)
     trainer = trainer_logp(logp, rows, piece)
     known = rows.sampled_known[piece.slice].to(logp.device) & mask
-    if not at_rollout_weights:
+    if not at_anchor:
         # elsewhere the sampler's log-probs would be compared with those of other weights
         known = known & rows.old_known[piece.slice].unsqueeze(-1).to(logp.device)
     sampled = targets.sampled_logp if targets.sampled_logp is not None else trainer

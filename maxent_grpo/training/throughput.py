@@ -61,6 +61,8 @@ class StepWork:
     """Passes with a backward pass."""
     tokens: int
     """Completion tokens trained, over all processes."""
+    is_overlapped: bool = False
+    """Whether sampling goes on while other phases do, so that its own phase is only what was waited for it."""
 
 
 def throughput_metrics(
@@ -68,7 +70,7 @@ def throughput_metrics(
 ) -> dict[str, float]:
     """Tokens a second, and utilisation where there is something to compare with; ``total`` and ``phases`` in seconds."""
     metrics = {"throughput/tokens_per_second": work.tokens / total if total > 0 else 0.0}
-    rollout = phases.get("rollout", 0.0)
+    rollout = 0.0 if work.is_overlapped else phases.get("rollout", 0.0)
     if work.sampled.tokens and rollout > 0:
         metrics["throughput/sampled_tokens_per_second"] = work.sampled.tokens / rollout
     if yardstick is None:

@@ -17,6 +17,8 @@ VLLM = "generation=vllm"
 URL = "generation.vllm.url=http://localhost:8000"
 CORRECTED = ("scoring.behavior_logprobs_source=sampler", "scoring.mismatch.mode=token_truncate")
 
+AHEAD = ("generation.async_steps=1", "generation.vllm.max_staleness=1", *CORRECTED)
+
 SENTENCES: dict[tuple[str, ...], list[str]] = {
     ("generation.vllm_mode=colocate", URL): [
         "generation.vllm_mode=colocate with generation.vllm.url=http://localhost:8000: a colocated engine runs in this process "
@@ -106,6 +108,11 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "the weights, truncation keeps other tokens than it did in sampling, so the importance ratio would be biased; use "
         "generation.vllm.top_k=null, or 1 for both"
     ],
+    ("generation.vllm.top_k=5", *AHEAD): [
+        "generation.vllm.top_k=5 with generation.async_steps=1: an update moves the weights before a rollout trains, and "
+        "truncation keeps other tokens than it did in sampling, so the importance ratio would be biased; use "
+        "generation.vllm.top_k=null, or generation.async_steps=0"
+    ],
     ("generation.vllm.request_logprobs=false", *CORRECTED): [
         "generation.vllm.request_logprobs=false with scoring.behavior_logprobs_source=sampler: the log-probabilities that "
         "training would use are not asked for; write generation.vllm.request_logprobs=true, or "
@@ -115,6 +122,21 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.vllm.sync_interval=4 samples from weights that are up to 6 optimiser steps old, and "
         "generation.vllm.max_staleness=0 refuses such samples; write generation.vllm.sync_interval=1, or "
         "generation.vllm.max_staleness=6"
+    ],
+    ("generation.async_steps=1", "optimization.minibatches=2", *CORRECTED): [
+        "generation.async_steps=1 samples from weights that are up to 2 optimiser steps old, and "
+        "generation.vllm.max_staleness=0 refuses such samples; write generation.async_steps=0, or "
+        "generation.vllm.max_staleness=2"
+    ],
+    (*AHEAD, "generation.vllm.sync_interval=3"): [
+        "generation.vllm.sync_interval=3 with generation.async_steps=1 samples from weights that are up to 3 optimiser steps "
+        "old, and generation.vllm.max_staleness=1 refuses such samples; write generation.vllm.sync_interval=1 with "
+        "generation.async_steps=0, or generation.vllm.max_staleness=3"
+    ],
+    ("generation.async_steps=1", "generation.vllm.max_staleness=1"): [
+        "generation.async_steps=1 trains on completions of weights that have been updated since, whose importance ratio "
+        "scoring.behavior_logprobs_source=model would take for 1: set scoring.behavior_logprobs_source=sampler with "
+        "scoring.mismatch.mode=token_truncate, or generation.async_steps=0"
     ],
     ("generation.vllm.sync_weights=false", "optimization.total_training_steps=50"): [
         "generation.vllm.sync_weights=false samples from weights that are up to 49 optimiser steps old, and "
@@ -165,6 +187,10 @@ def test_what_stands() -> None:
         ("generation.vllm.launch=false", URL),
         ("generation.vllm.guided_regex=a+", "generation.vllm.logit_bias={'5': -1.0}", *CORRECTED),
         ("generation.vllm.sync_interval=2", "generation.vllm.max_staleness=1", CORRECTED[0]),
+        AHEAD,
+        (*AHEAD, "generation.vllm_mode=colocate"),
+        (*AHEAD[:2], "scoring=maxent_listwise"),
+        ("generation.async_steps=1", *CORRECTED, "optimization.total_training_steps=1", "optimization.warmup_steps=0"),
         ("generation.vllm.sync_interval=9", "optimization.total_training_steps=1", "optimization.warmup_steps=0"),
         ("scoring=maxent_listwise", "generation.vllm.guided_regex=a+"),
         ("generation.vllm.top_k=5",),
@@ -178,6 +204,23 @@ def test_the_age_of_weights_is_unbounded_where_the_run_is() -> None:
     )
     assert isinstance(config.generation, VllmGenerationConfig)
     assert oldest_weights(config, config.generation) == math.inf
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_the_age_of_weights_is_that_of_the_rollouts_played_through(ahead: int, interval: int) -> None:
+    for rollouts in range(1, 9):
+        config = changed(
+            VLLM, f"generation.async_steps={ahead}", f"generation.vllm.sync_interval={interval}",
+            f"optimization.total_training_steps={2 * rollouts}", "optimization.num_iterations=2",
+        )  # fmt: skip
+        assert isinstance(config.generation, VllmGenerationConfig)
+        brought, ages = 0, []
+        for rollout in range(rollouts):
+            if rollout % interval == 0:
+                brought = max(rollout - ahead, 0)  # the rollout that trains next when this one is sampled
+            ages.append(2 * (rollout - brought))
+        assert oldest_weights(config, config.generation) == max(ages)
 
 
 def test_vllm_must_be_installed_unless_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

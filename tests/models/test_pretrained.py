@@ -185,7 +185,7 @@ def test_a_model_that_cannot_share_prompts_trains_without_and_says_why(tmp_path:
     notes = (tmp_path / "run/run.log").read_text()
     assert "scoring.batching.share_prompts=true: every completion gets its own prompt: BloomForCausalLM" in notes
     assert "no exact evaluation: all answers of a problem are scored behind one prompt, and BloomForCausalLM" in notes
-    assert all(line["mismatch/logprob_gap"] < 1e-4 for line in metric_lines(tmp_path / "run") if line["step"])
+    assert all(line["generation/logprob_gap"] < 1e-4 for line in metric_lines(tmp_path / "run") if line["step"])
 
 
 def test_dropout_is_off_and_said_to_be(checkpoints: Path) -> None:

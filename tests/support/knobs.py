@@ -187,6 +187,7 @@ GENERATION = (
     Knob("generation.penalty.gen_repetition_penalty", 3.0, trains, SAMPLER),
     Knob("generation.allowed_tokens", [], trains),
     Knob("generation.batch_size", 5, path("decodes")),
+    Knob("generation.async_steps", 1, trains, SAMPLER),
 )
 
 OPTIMIZATION = (

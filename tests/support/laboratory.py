@@ -12,7 +12,7 @@ from support.runs import inside_run
 from torch import Tensor
 
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.training.experience import Experience, gather_experience
+from maxent_grpo.training.experience import Experience, ready_to_train, sample_rollout
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.metrics import step_metrics
 from maxent_grpo.training.step import StepReport, train_step
@@ -72,7 +72,8 @@ class Laboratory:
         assert isinstance(self.resources.generator, VersionedSampler)
         self.resources.generator.begin_rollout(index)
         info = StepBatchInfo(epoch=0, step_in_epoch=0, batch=next(iter(self.ctx.runtime.train_loader)))
-        return gather_experience(self.ctx, self.resources, info, self.parts.rows, self.parts.clock, 0)
+        sampled = sample_rollout(self.ctx, self.resources, info, self.parts.rows, self.parts.clock, 0)
+        return ready_to_train(self.ctx, self.resources, sampled, self.parts.clock, 0)
 
     def step(self, experience: Experience, portion: int = 0) -> Outcome:
         """One optimiser step on a portion of the experience; the weights stay changed."""

@@ -158,6 +158,30 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
         ],
     ),
     (
+        {"generation.async_steps": 1},
+        "grpo",
+        [
+            "generation.async_steps=1 trains on completions of weights that have been updated since, whose importance ratio "
+            "scoring.behavior_logprobs_source=model would take for 1: set scoring.behavior_logprobs_source=sampler with "
+            "scoring.mismatch.mode=token_truncate, or generation.async_steps=0"
+        ],
+    ),
+    ({"generation.async_steps": 1}, "maxent_listwise", []),
+    (
+        {
+            "generation.async_steps": 1,
+            "generation.top_p": 0.9,
+            "scoring.behavior_logprobs_source": "sampler",
+            "scoring.mismatch.mode": "token_truncate",
+        },
+        "grpo",
+        [
+            "generation.top_p=0.9 with generation.async_steps=1: an update moves the weights before a rollout trains, and "
+            "truncation keeps other tokens than it did in sampling, so the importance ratio would be biased; use "
+            "generation.top_p=1, or generation.async_steps=0"
+        ],
+    ),
+    (
         {"generation.num_generations": 1},
         "maxent_listwise",
         ["generation.num_generations=1 gives every completion the weight 1 in its group: use at least 2"],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from support.faulting_proxy import FaultingProxy
 from support.runs import completion_lines, only_reward
+
+from maxent_grpo.training import loop
 
 JOINED = (
     "generation=vllm",
@@ -29,6 +34,14 @@ LEARNING = (
 )
 
 
+AHEAD = (
+    *("generation.async_steps=1", "generation.vllm.max_staleness=1"),
+    *("scoring.behavior_logprobs_source=sampler", "scoring.mismatch.mode=token_truncate"),
+)
+"""The next rollout is sampled while one trains."""
+FOUR = (*JOINED, *AHEAD, "optimization.total_training_steps=4", "optimization.learning_rate=0.02")
+
+
 def joined(*proxies: FaultingProxy) -> str:
     """The override that names the servers."""
     return "generation.vllm.url='" + ",".join(proxy.url for proxy in proxies) + "'"
@@ -49,3 +62,18 @@ def assert_groups_are_whole(run_dir: Path, *, steps: int, prompts: int = 4, grou
 def sampled(run_dir: Path) -> list[tuple[Any, ...]]:
     """What was drawn, in the order of the record."""
     return [tuple(line[name] for name in ("step", "row_id", "completion")) for line in completion_lines(run_dir)]
+
+
+@contextmanager
+def around_steps(before: Callable[[int], object], after: Callable[[int], object] = lambda step: None) -> Iterator[None]:
+    """Calls with the number of each optimiser step, before it trains and after."""
+    train_step = loop.train_step
+
+    def between(*arguments: Any, step: int, **named: Any) -> Any:
+        before(step)
+        report = train_step(*arguments, step=step, **named)
+        after(step)
+        return report
+
+    with patch.object(loop, "train_step", between):
+        yield

@@ -164,7 +164,7 @@ def test_the_ratio_of_a_carried_group_is_to_the_weights_that_sampled_it(
 ) -> None:
     """The local sampler reports pi_old in double precision: the trainer's must be the same, whatever was updated since."""
     lines = run(tmp_path / "run", "mixed_on_half", {**settings, STEPS: 4})
-    assert max(line["mismatch/logprob_gap"] for line in lines if "mismatch/logprob_gap" in line) < 1e-12
+    assert max(line["generation/logprob_gap"] for line in lines if "generation/logprob_gap" in line) < 1e-12
     first = [line for line in lines if "sampling/carried_groups" in line]
     for line in first:
         moved = abs(line["policy/ratio_max"] - 1) > 1e-3

@@ -104,12 +104,13 @@ def test_slices_do_not_change_the_gradient(tmp_path: Path) -> None:
         config = configured(tmp_path / str(size), *BFLOAT16, f"scoring.batching.score_slice={size}")
 
         def body(ctx, resources, parts):  # type: ignore[no-untyped-def]
-            from maxent_grpo.training.experience import gather_experience
+            from maxent_grpo.training.experience import ready_to_train, sample_rollout
             from maxent_grpo.training.scoring.batch import RowRange
             from maxent_grpo.training.types.runtime import StepBatchInfo
 
             rows = [ctx.runtime.train_loader.dataset[n] for n in range(4)]
-            experience = gather_experience(ctx, resources, StepBatchInfo(0, 0, rows), parts.rows, parts.clock, 0)
+            sampled = sample_rollout(ctx, resources, StepBatchInfo(0, 0, rows), parts.rows, parts.clock, 0)
+            experience = ready_to_train(ctx, resources, sampled, parts.clock, 0)
             report = train_step(ctx, resources, experience, RowRange(0, 4), parts.controller, parts.clock, step=1)
             assert all(parameter.grad is None for parameter in ctx.runtime.model.parameters())
             return report.update.gradient_norm

@@ -131,12 +131,33 @@ CARRIED_INSIDE_ROLLOUT = Scenario(
         *("scoring.kl_beta=0.1", "scoring.reference_sync.every_n_steps=2", "evaluation.enabled=false"),
     ),
 )
+AHEAD = Scenario(
+    "rollouts sampled ahead",
+    4,
+    (
+        *("scoring=grpo", "generation.async_steps=1", "scoring.behavior_logprobs_source=sampler", "data.num_train=10"),
+        *(
+            "scoring.mismatch.mode=token_truncate",
+            "optimization.lr_scheduler_type=linear",
+            "evaluation.every_n_steps=2",
+        ),
+    ),
+)
+AHEAD_INSIDE_ROLLOUT = Scenario(
+    "dapo with rollouts sampled ahead inside a rollout",
+    6,
+    (
+        *CARRIED_INSIDE_ROLLOUT.extra,
+        *("generation.async_steps=1", "scoring.behavior_logprobs_source=sampler"),
+        *("scoring.mismatch.mode=sequence_mask", "optimization.num_iterations=1", "optimization.prompts_per_step=4"),
+    ),
+)
 CARRYING = (CARRIED, CARRIED_INSIDE_ROLLOUT)
 CONTROLLED = (HELD_ENTROPY, HELD_SIZE, HELD_KL)
 STOPS = [
     # every other stop in the short form; a scenario's kinds of stops (in a rollout, between epochs) are among them
     pytest.param(scenario, step, id=f"{scenario.name}, from step {step}", marks=() if step % 2 else pytest.mark.slow)
-    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CARRYING, *CONTROLLED)
+    for scenario in (SECOND_EPOCH, INSIDE_ROLLOUT, STALE_REFERENCE, *CARRYING, AHEAD, AHEAD_INSIDE_ROLLOUT, *CONTROLLED)
     for step in range(1, scenario.steps)
 ]
 
@@ -196,6 +217,20 @@ def test_the_scenarios_carry_groups_over_a_stop(straight: Straight, scenario: Sc
     assert [experience is not None for experience in inside] == [True, True, True, False, True]
     assert inside[-1]["earlier_versions"] == [0] * waiting[0] != []
     assert any(line["generation/staleness"] > 1 for line in metric_lines(straight(scenario)))
+
+
+@pytest.mark.parametrize("scenario", [AHEAD, AHEAD_INSIDE_ROLLOUT], ids=lambda scenario: scenario.name)
+def test_the_scenarios_have_a_rollout_ahead_at_each_stop(straight: Straight, scenario: Scenario) -> None:
+    states = [state_of(checkpoint_of(straight(scenario), step)).states for step in range(1, scenario.steps + 1)]
+    ahead = [state["rollout_ahead"]["rollout"] for state in states]
+    per_rollout = 2 if scenario is AHEAD_INSIDE_ROLLOUT else 1
+    sampled_by = [per_rollout * ((step - 1) // per_rollout) for step in range(1, scenario.steps - per_rollout + 1)]
+    assert [rollout["version"] for rollout in ahead if rollout is not None] == sampled_by
+    assert ahead[len(sampled_by) :] == [None] * per_rollout
+    if scenario is AHEAD_INSIDE_ROLLOUT:
+        waiting = [state["carried_groups"]["groups"] for state in states]
+        assert any(waiting)
+        assert {group["logp"] for groups in waiting for group in groups} == {None}
 
 
 @pytest.mark.parametrize("scenario", CONTROLLED, ids=lambda scenario: scenario.name)

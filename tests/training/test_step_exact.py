@@ -394,6 +394,6 @@ def test_the_gap_to_the_sampler_is_measured_at_the_weights_that_sampled(tmp_path
     reused = ("scoring=dr_grpo", "optimization.num_iterations=2", "evaluation.enabled=false", "model.dtype=float64")
     train(tmp_path / "run", *reused, "scoring.behavior_logprobs_source=sampler")
     first, second = metric_lines(tmp_path / "run")
-    assert first["mismatch/logprob_gap"] < 1e-12
+    assert first["generation/logprob_gap"] < 1e-12
     assert second["policy/log_ratio_abs_mean"] > 1e-2
-    assert "mismatch/logprob_gap" not in second
+    assert "generation/logprob_gap" not in second

@@ -50,7 +50,7 @@ def test_a_colocated_engine_trains(tmp_path: Path) -> None:
     steps = [line for line in metric_lines(tmp_path / "run") if line["step"] > 0]
     assert [line["generation/weight_syncs"] for line in steps] == [1] * 6
     # steps whose groups have no signal are not scored
-    gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
+    gaps = [line["generation/logprob_gap"] for line in steps if "generation/logprob_gap" in line]
     assert len(gaps) >= 2
     assert max(gaps) < 1e-3
     assert steps[-1]["reward/mean"] > steps[0]["reward/mean"] + 0.2

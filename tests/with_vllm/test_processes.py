@@ -15,7 +15,7 @@ import psutil
 import pytest
 from support.runs import metric_lines, overrides
 from support.vllm_policy import HAS_VLLM, NEEDS_VLLM
-from support.vllm_runs import LEARNING, assert_groups_are_whole
+from support.vllm_runs import AHEAD, LEARNING, assert_groups_are_whole
 
 pytestmark = pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)
 
@@ -88,9 +88,12 @@ def test_a_server_ends_with_the_command_that_started_it(tmp_path: Path, number: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ahead", [(), AHEAD], ids=["", "while the next rollout is in flight"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_answers_ends_with_the_command(tmp_path: Path, number: signal.Signals) -> None:
-    with start(tmp_path / "run", "optimization.total_training_steps=10000") as trainer:
+def test_a_server_that_answers_ends_with_the_command(
+    tmp_path: Path, number: signal.Signals, ahead: tuple[str, ...]
+) -> None:
+    with start(tmp_path / "run", *ahead, "optimization.total_training_steps=10000") as trainer:
         assert until(lambda: (tmp_path / "run" / "metrics.jsonl").is_file() or trainer.poll() is not None, 400)
         trainer.send_signal(number)
         trainer.wait(60)

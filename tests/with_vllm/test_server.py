@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from support.vllm_policy import (
     settings,
     token_lists,
 )
-from support.vllm_runs import JOINED, LEARNING, assert_groups_are_whole, joined, sampled
+from support.vllm_runs import FOUR, JOINED, LEARNING, around_steps, assert_groups_are_whole, joined, sampled
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
@@ -147,7 +149,7 @@ def test_a_run_learns_and_brings_its_weights_before_each_rollout(url: str, tmp_p
     assert {line["generation/staleness"] for line in steps} == {0}
     assert {line["generation/failed_requests"] for line in steps} == {0}
     # steps whose groups have no signal are not scored
-    gaps = [line["mismatch/logprob_gap"] for line in steps if "mismatch/logprob_gap" in line]
+    gaps = [line["generation/logprob_gap"] for line in steps if "generation/logprob_gap" in line]
     assert len(gaps) >= 2
     assert max(gaps) < 1e-3
     rewards = [line["reward/mean"] for line in steps]
@@ -156,6 +158,28 @@ def test_a_run_learns_and_brings_its_weights_before_each_rollout(url: str, tmp_p
     half = checkpoint_of(tmp_path / "run", 3)
     train(tmp_path / "resumed", *LEARNING, f"generation.vllm.url={url}", resume_from=half)
     assert_same_run(tmp_path / "run", tmp_path / "resumed")
+
+
+def test_a_rollout_is_sampled_while_the_one_before_trains(url: str, tmp_path: Path) -> None:
+    """A step trains once the requests of the next rollout have arrived, and these are passed on once it is over."""
+    arrived = {rollout: threading.Semaphore(0) for rollout in (1, 2, 3)}
+    over = {rollout: threading.Event() for rollout in arrived}
+    met: list[tuple[str, bool]] = []
+
+    def hold(rollout: int) -> None:
+        arrived[rollout].release()
+        met.append(("a request that lasts", over[rollout].wait(30)))
+
+    def before(step: int) -> None:  # step n trains rollout n - 1
+        if step in arrived:
+            met.append(("requests on their way", all(arrived[step].acquire(timeout=30) for _ in range(4))))
+
+    with faulting(url, lambda number: f"before:{number // 4}" if number >= 4 else None) as proxy:
+        proxy.actions |= {str(rollout): partial(hold, rollout) for rollout in over}
+        with around_steps(before, lambda step: over[step].set() if step in over else None):
+            train(tmp_path / "run", *FOUR, joined(proxy))
+        assert proxy.seen["samples"] == 4 * 4, "nothing is asked for that no step would train"
+    assert Counter(met) == {("requests on their way", True): 3, ("a request that lasts", True): 12}
 
 
 FAULTS = {
@@ -308,7 +332,7 @@ def test_an_adapter_is_merged_into_what_is_sent(url: str, tmp_path: Path) -> Non
     )
     lines = metric_lines(tmp_path / "run")
     assert [line["generation/weight_syncs"] for line in lines] == [1, 1]
-    assert max(line["mismatch/logprob_gap"] for line in lines) < 1e-3
+    assert max(line["generation/logprob_gap"] for line in lines) < 1e-3
 
 
 def test_weights_are_brought_as_often_as_asked(url: str, tmp_path: Path) -> None:

@@ -94,10 +94,11 @@ class LocalGenerator:
         self._num_drawn: dict[str, int] = {}
         self._lays_out: bool | None = None
 
-    def begin_rollout(self, index: int) -> None:
+    def begin_rollout(self, index: int, *, ahead: int = 0) -> None:
         """Start rollout ``index``: rows draw their samples 0, 1, ... of it; the same index draws the same samples again.
 
-        Within a rollout a row that is asked again, as in a retry, goes on with the next samples.
+        Within a rollout a row that is asked again, as in a retry, goes on with the next samples. How far ``ahead`` of its training
+        it is sampled changes nothing here.
         """
         self._rollout = index
         self._num_drawn.clear()

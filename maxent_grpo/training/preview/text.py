@@ -164,7 +164,7 @@ def checkpoint_bytes(config: RootConfig, shape: ModelShape) -> int:
 def scoring_note(work: Workload) -> str | None:
     """A sentence where rollouts are scored once more before the first update."""
     if needs_old_scores(work.scoring, work.schedule):
-        return "each rollout is also scored once without gradient, at the weights it was sampled with"
+        return "each rollout is also scored once without gradient, before its first update"
     return None
 
 

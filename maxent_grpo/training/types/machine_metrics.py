@@ -13,7 +13,9 @@ MACHINE_METRICS: dict[str, MetricInfo] = {
     "time/other_seconds": MetricInfo("what no phase claims", "seconds"),
     "throughput/tokens_per_second": MetricInfo("completion tokens trained per second of the step", "tokens/second"),
     "throughput/sampled_tokens_per_second": MetricInfo(
-        "completion tokens sampled per second of time/rollout_seconds", "tokens/second", "a rollout was sampled"
+        "completion tokens sampled per second of time/rollout_seconds",
+        "tokens/second",
+        "a rollout was sampled, and not while another one trained",
     ),
     "throughput/mfu": MetricInfo(
         "useful operations of sampling and scoring per second of the step without evaluation, over the rate at which this "
@@ -21,7 +23,8 @@ MACHINE_METRICS: dict[str, MetricInfo] = {
         when=_COMPUTED,
     ),
     "throughput/mfu_rollout": MetricInfo(
-        "the same of sampling over time/rollout_seconds", when=f"a rollout was sampled, and {_COMPUTED}"
+        "the same of sampling over time/rollout_seconds",
+        when=f"a rollout was sampled, and not while another one trained, and {_COMPUTED}",
     ),
     "throughput/mfu_update": MetricInfo(
         "the same of the trained passes, forward and backward, over time/policy_seconds and time/backward_seconds",

@@ -16,9 +16,9 @@ _ROLLOUT = "a rollout was sampled"
 
 PHASES: dict[str, Phase] = {
     "prepare": Phase("drawing rows, tensors, credit, targets, and what else of a step has no phase of its own"),
-    "rollout": Phase("sampling", _ROLLOUT),
+    "rollout": Phase("sampling; of what is sampled while training goes on, the time that was waited for it", _ROLLOUT),
     "reward": Phase("grading", _ROLLOUT),
-    "old_policy": Phase("scoring at the weights that sampled, where that is needed", _ROLLOUT),
+    "old_policy": Phase("scoring at the weights that a rollout begins to train with, where that is needed", _ROLLOUT),
     "reference": Phase("scoring by the reference", "one is kept, and a rollout was sampled or it moved inside of one"),
     "policy": Phase("scoring by the policy with gradient, the loss, and passes that must come before it"),
     "backward": Phase("backward passes"),

@@ -71,8 +71,16 @@ class VersionedSampler(Protocol):
 
     policy_version: int
 
-    def begin_rollout(self, index: int) -> None:
-        """Start rollout ``index``; the same index draws the same samples again."""
+    def begin_rollout(self, index: int, *, ahead: int = 0) -> None:
+        """Start rollout ``index``, which trains ``ahead`` optimiser steps from now; the same index draws the same samples again."""
+
+
+@runtime_checkable
+class SendingSampler(Protocol):
+    """A sampler that can be asked before its answers are wanted, and has weights of its own, which stay while it samples."""
+
+    def send(self, prompts: list[str], num_samples: int) -> None:
+        """Ask for ``num_samples`` completions of each prompt, which the next call for these prompts gives."""
 
 
 @runtime_checkable

@@ -127,6 +127,25 @@ def test_a_request_that_fails_is_sent_again_after_growing_pauses(
     )
 
 
+def test_requests_are_sent_without_waiting_and_weights_wait_for_them() -> None:
+    over: list[bool] = []
+
+    class Loading(HttpEngine):
+        def _load_with_retries(self, server: Server) -> None:
+            over.extend(future.done() for future in sent)
+
+    client = VLLMClientConfig(max_retries=2, backoff=0.1, backoff_multiplier=1.0)
+    engine = Loading([nobody()], client, {"failed_requests": 0}, max_in_flight=2)
+    started = time.monotonic()
+    sent = engine.begin([ASK, ASK], 0)
+    assert time.monotonic() - started < 0.1
+    engine.load(Path("anywhere"), 1)
+    assert over == [True, True]
+    with pytest.raises(GenerationError, match="3 attempts failed"):
+        sent[0].result()
+    engine.close()
+
+
 def test_a_retry_round_waits_first(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(rollout.time, "sleep", waited.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,12 @@ class Engine(Protocol):
 
         ``partly`` gives None where an ask was tried often enough, and for all that wait behind it, instead of raising.
         """
+        ...
+
+    def begin(
+        self, asks: Sequence[Ask], version: int, *, partly: bool = False
+    ) -> Sequence[Future[list[Answer] | None]]:
+        """The same, each ask on its own: what can be computed elsewhere goes on after this has returned."""
         ...
 
     def load(self, folder: Path, version: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class HttpEngine:
         self._pool = ThreadPoolExecutor(max_workers=max_in_flight, thread_name_prefix="vllm")
         self._choosing, self._counting = threading.Lock(), threading.Lock()
         self._weights: tuple[Path, int] | None = None
+        self._asked: list[Future[list[Answer] | None]] = []
         # a joined server may still say a step of another run
         self._run = uuid4().hex[:8]
         self._last_warning = ""
@@ -77,6 +78,20 @@ class HttpEngine:
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask, in order; see ``Engine``."""
         given_up = threading.Event()
+        pending = self._submit(asks, version, given_up, partly=partly)
+        try:
+            return [future.result() for future in pending]
+        finally:
+            given_up.set()
+
+    def begin(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[Future[list[Answer] | None]]:
+        """Send the asks, and leave the answers to threads that do nothing but wait for them; see ``Engine``."""
+        return self._submit(asks, version, threading.Event(), partly=partly)
+
+    def _submit(
+        self, asks: Sequence[Ask], version: int, given_up: threading.Event, *, partly: bool
+    ) -> list[Future[list[Answer] | None]]:
+        """The answers to come; once one ask has failed for good, those that wait behind it are not sent any more."""
 
         def one(ask: Ask) -> list[Answer] | None:
             if given_up.is_set():
@@ -90,13 +105,12 @@ class HttpEngine:
                 return None
 
         pending = [self._pool.submit(one, ask) for ask in asks]
-        try:
-            return [future.result() for future in pending]
-        finally:
-            given_up.set()
+        self._asked = [*(future for future in self._asked if not future.done()), *pending]
+        return pending
 
     def load(self, folder: Path, version: int) -> None:
-        """Give every server the weights, all or none at a time; see ``Engine``."""
+        """Give every server the weights, all or none at a time; see ``Engine``. What is in flight ends with the old ones first."""
+        wait(self._asked)
         self._weights = (folder, version)
         for future in [self._pool.submit(self._load_with_retries, server) for server in self._servers]:
             future.result()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,6 +19,9 @@ from maxent_grpo.training.generation.vllm.engine import Engine
 from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, own_prompt_logp, probe_tokens
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
+
+_Name = tuple[str, int, int]
+"""Row, number of samples and seed: no two asks of a rollout share them."""
 
 
 @dataclass
@@ -93,23 +97,41 @@ class VllmGenerator:
         self._local = local
         self._rollout = 0
         self._num_drawn: dict[str, int] = {}
+        self._sent: dict[_Name, Future[list[Answer] | None]] = {}
 
-    def begin_rollout(self, index: int) -> None:
-        """Start rollout ``index``, with the policy's weights as they are now when a sync is due."""
+    def begin_rollout(self, index: int, *, ahead: int = 0) -> None:
+        """Start rollout ``index``, with the policy's weights as they are now when a sync is due.
+
+        ``ahead``: optimiser steps that will be taken before it trains.
+
+        Raises:
+            GenerationError: the weights did not arrive, or would be too old by then.
+        """
         self._rollout = index
         self._num_drawn.clear()
+        self._sent.clear()
         if self._local is not None:
-            self._local.policy_version = self.policy_version
             self._local.begin_rollout(index)
         client = self._settings.vllm
         if client.sync_weights and (self._weights.version is None or index % self._sync_interval == 0):
             self._weights.bring(self.policy_version)
-        age = self.policy_version - self._sampled_by
+        age = self.policy_version + ahead - self._sampled_by
         if age > client.max_staleness:
             raise GenerationError(
-                f"rollout {index} would be sampled by the weights of step {self._sampled_by}, {age} steps ago, and "
-                f"generation.vllm.max_staleness={client.max_staleness}: lower generation.vllm.sync_interval or raise max_staleness"
+                f"rollout {index} would be sampled by the weights of step {self._sampled_by}, {age} steps "
+                f"{'before it trains' if ahead else 'ago'}, and generation.vllm.max_staleness={client.max_staleness}: lower "
+                "generation.vllm.sync_interval or raise max_staleness"
             )
+
+    def send(self, prompts: list[str], num_samples: int) -> None:
+        """Ask for ``num_samples`` completions of each prompt now; the call that asks for them first finds them on their way.
+
+        Nothing else changes: a call for others is answered as ever.
+        """
+        asks = [self._ask(prompt, num_samples) for prompt in prompts]
+        self._num_drawn.clear()  # the call counts them
+        answers = self._weights.engine.begin(asks, self._sampled_by, partly=self._local is not None)
+        self._sent = {_name(ask): answer for ask, answer in zip(asks, answers, strict=True)}
 
     @property
     def _sampled_by(self) -> int:
@@ -132,7 +154,7 @@ class VllmGenerator:
         asks = [self._ask(prompts[place], counts[place]) for place in places]
         texts: list[list[str]] = [[] for _ in prompts]
         records: list[list[CompletionRecord | None]] = [[] for _ in prompts]
-        given = self._weights.engine.complete(asks, self._sampled_by, partly=self._local is not None)
+        given = self._answers(asks)
         for place, ask, answers in zip(places, asks, given, strict=True):
             texts[place] = self._texts(answers or [])
             records[place] = [self._record(ask, answer) for answer in answers or []]
@@ -143,11 +165,19 @@ class VllmGenerator:
                 texts[place], records[place] = place_texts, place_records
         return texts, records
 
+    def _answers(self, asks: Sequence[Ask]) -> list[list[Answer] | None]:
+        """Those of what was sent before, and those of the rest, which is sent now."""
+        sent = [self._sent.pop(_name(ask), None) for ask in asks]
+        rest = [ask for ask, answer in zip(asks, sent, strict=True) if answer is None]
+        fresh = iter(self._weights.engine.complete(rest, self._sampled_by, partly=self._local is not None))
+        return [next(fresh) if answer is None else answer.result() for answer in sent]
+
     def backfill(
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
     ) -> tuple[list[list[str]], list[list[CompletionRecord | None]]]:
         """The same from the trainer's own model, counted."""
         assert self._local is not None, "nothing is filled up unless generation.vllm.backfill_local is set"
+        self._local.policy_version = self.policy_version  # the trainer's weights as they are now
         texts, records = self._local(prompts, num_samples, per_prompt_counts)
         self._settings.generation_stats["backfilled_completions"] += sum(len(group) for group in texts)
         return texts, records
@@ -171,3 +201,7 @@ class VllmGenerator:
 
     def _record(self, ask: Ask, answer: Answer) -> CompletionRecord:
         return CompletionRecord(ask.row_id, answer.token_ids, answer.logp, answer.finish_reason, self._sampled_by)
+
+
+def _name(ask: Ask) -> _Name:
+    return ask.row_id, ask.num_samples, ask.parameters["seed"]
