@@ -66,7 +66,7 @@ SECTIONS = (
             PanelSpec("gradient norm", ("optim/gradient_norm",), "before clipping"),
             PanelSpec("learning rate", ("optim/learning_rate",)),
             PanelSpec("loss", ("loss/total", "loss/policy", "loss/listwise", "loss/weighted_kl")),
-            PanelSpec("sampler against trainer", ("mismatch/logprob_gap", "mismatch/kl_k3"), "nats per token"),
+            PanelSpec("sampler against trainer", ("generation/logprob_gap", "mismatch/kl_k3"), "nats per token"),
             PanelSpec("staleness", ("generation/staleness",), "optimiser steps"),
         ),
     ),
