@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+SCRIPT = "maxent-grpo"
+"""The command that installing the package makes; the same as `python train.py` in a checkout."""
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -25,3 +30,15 @@ def installed_version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def train_command() -> str:
+    """How training is started here: by the installed command where this process was, or where there is no train.py."""
+    checkout = Path(__file__).resolve().parents[2]
+    is_installed = Path(sys.argv[0]).name == SCRIPT or not (checkout / "train.py").is_file()
+    return SCRIPT if is_installed else "python train.py"
+
+
+def program() -> str:
+    """The name that sentences of the training command begin with: `train.py` or `maxent-grpo`."""
+    return train_command().removeprefix("python ")
