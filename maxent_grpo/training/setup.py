@@ -33,6 +33,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
+from maxent_grpo.telemetry.environment import write_environment
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
@@ -118,9 +119,12 @@ def run_from_config(
     claim_state_file(config.controller.paths, run_dir)
     if resume is not None:
         adopt_history(resume.run_dir, run_dir, resume.step)
-    write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+    settings = config_tree(config)
+    write_config(run_dir, config_text(settings), chosen_options(config))
     write_overrides(run_dir, overrides)
     write_versions(run_dir)
+    on_gpu = config.run.device is not DeviceChoice.cpu
+    write_environment(run_dir, settings, num_threads=config.run.num_threads, on_gpu=on_gpu)
     handles = build_logging(config.logging, run_dir)
     handles.writers.extend(watchers)
     try:

@@ -22,6 +22,7 @@ from maxent_grpo.report.read import read_versions
 from maxent_grpo.report.record import RunRecord, reproduce_command
 from maxent_grpo.report.scale import duration
 from maxent_grpo.telemetry.method_summary import method_rows
+from maxent_grpo.telemetry.secrets import FORMS, IN_URL
 from maxent_grpo.training.share.results import results
 from maxent_grpo.training.types.choices import ReferenceSource
 
@@ -45,8 +46,6 @@ _OF_THE_MACHINE = re.compile(
     r"|checkpoint\.(?:final_model|resume_from|keep_last|every_n_steps)=|[\w.]*\.cache_dir=)"
 )
 """Settings of a command that say where and how it ran, and nothing of what was trained."""
-_SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|xox[bp])[_-][\w-]{12,}")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _FOLDER = re.compile(r"(?<![\w/:.<)\]|])(?:~|/[\w.+@%-]+)(?:/[\w.+@%-]+)*/([\w.+@%-]+)")
 
 
@@ -109,7 +108,7 @@ def model_card(subject: Subject, *, is_adapter: bool) -> str:
 
 def publishable(text: str) -> str:
     """The text without folders of this machine, of which the last name stays, and without what looks like a key."""
-    text = _CREDENTIALS.sub("", _SECRET.sub("<secret>", text))
+    text = IN_URL.sub("", FORMS.sub("<secret>", text))
     return _FOLDER.sub(r"\1", text)
 
 
