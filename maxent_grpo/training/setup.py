@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader, Dataset
@@ -181,7 +183,9 @@ def _run(
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
-    """The device and processes of the run; seeds torch and sets its threads.
+    """The device and processes of the run; seeds the generators of Python, numpy and torch, and sets torch's threads.
+
+    The program itself draws from addressed streams; reward functions and libraries draw from these.
 
     Raises:
         ConfigError: `run.device` asks for a device that is not there.
@@ -189,6 +193,8 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
+    random.seed(config.seed)
+    np.random.seed(config.seed)
     torch.manual_seed(config.seed)
     # buffers are constants, and exchanging them would make every forward pass one that all processes must make
     parallel = DistributedDataParallelKwargs(broadcast_buffers=False)

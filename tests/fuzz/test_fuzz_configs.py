@@ -108,7 +108,7 @@ def composes_or_names_the_mistake(overrides: list[str]) -> None:
         assert isinstance(config, RootConfig)
 
 
-@cases(short=60, long=600)
+@cases(short=50, long=600)
 def test_a_random_command_line_is_a_configuration_or_named_mistakes(
     num_cases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

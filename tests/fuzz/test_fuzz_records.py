@@ -104,7 +104,7 @@ def reports_or_names_the_file(run_dir: Path, copy: Path, case: list[tuple[str, t
             shutil.copy(run_dir / name, copy / name)
 
 
-@cases(short=60, long=500)
+@cases(short=40, long=500)
 def test_a_damaged_run_directory_is_reported_or_its_file_is_named(
     num_cases: int, run_dir: Path, tmp_path: Path
 ) -> None:
