@@ -69,23 +69,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with the wheel, beside the dependencies of the running one."""
-    folder = tmp_path_factory.mktemp("installed") / "env"
+def environment_with(folder: Path, *what: str | Path) -> Path:
+    """The bin folder of an environment in which pip installed something, beside the dependencies of the running one."""
     venv.create(folder, with_pip=False, symlinks=True)
     scripts = folder / "bin"
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    # after its own folder, so that the wheel comes before an editable install of the checkout
-    dependencies = [path for path in site.getsitepackages() if Path(path).is_dir()]
-    (own / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
+    # a path of its own, below which no file of an editable install of the checkout is read
+    (own / "dependencies.pth").write_text(
+        "\n".join(path for path in site.getsitepackages() if Path(path).is_dir()) + "\n"
+    )
     added = done(
         *(sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--no-deps", "--no-index"),
-        *("--force-reinstall", wheel),
+        *("--no-build-isolation", "--force-reinstall", *what),
         cwd=folder,
     )
     assert added.returncode == 0, added.stderr
     return scripts
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with the wheel."""
+    return environment_with(tmp_path_factory.mktemp("installed") / "env", wheel)
 
 
 def test_the_wheel_holds_every_module_preset_and_the_licence(wheel: Path) -> None:
@@ -166,15 +171,10 @@ def _source_archive(source: Path, folder: Path) -> Path:
 @pytest.mark.slow
 def test_an_editable_install_reads_conf_where_it_stands(wheel: Path, tmp_path: Path) -> None:
     source = shutil.copytree(wheel.parent / "source", tmp_path / "source", ignore=shutil.ignore_patterns("build"))
-    target = tmp_path / "target"
-    added = done(
-        *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-build-isolation"),
-        *("--target", target, "-e", source),
-        cwd=tmp_path,
-    )
-    assert added.returncode == 0, added.stderr
-    assert not list(target.rglob("*.yaml"))
-    code = f"import site; site.addsitedir({str(target)!r}); import sys; sys.path.insert(0, sys.path.pop())\n"
-    code += "from maxent_grpo.config.presets import config_directory; print(config_directory())"
-    shown = done(sys.executable, "-c", code, cwd=tmp_path)
+    scripts = environment_with(tmp_path / "env", "-e", source)
+    assert not list((tmp_path / "env").rglob("*.yaml"))
+    code = "from maxent_grpo.config.presets import config_directory; print(config_directory())"
+    shown = done(scripts / "python", "-c", code, cwd=tmp_path)
     assert Path(shown.stdout.strip()) == source.resolve() / "conf", shown.stderr
+    helped = done(scripts / "maxent-grpo", "--cfg", "job", "experiment=tiny_grpo", "-p", "seed", cwd=tmp_path)
+    assert helped.returncode == 0, helped.stderr
