@@ -177,4 +177,7 @@ def _config_text(run_dir: Path) -> str:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"{path} does not exist: is {run_dir} the directory of a run that has started?")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text ({error}): it was changed by hand or damaged") from error

@@ -151,6 +151,13 @@ def test_secrets_of_the_command_line_are_hidden(word: str) -> None:
     assert not any(secret in hidden for secret in ("swordfish1", "abcdefghij"))
 
 
+def test_credentials_of_an_address_are_hidden_whatever_they_are() -> None:
+    assert (
+        without_secrets("generation.vllm.url=http://me:pw@node1:8000", [])
+        == "generation.vllm.url=http://***@node1:8000"
+    )
+
+
 def test_ordinary_words_stay() -> None:
     for word in (
         "scoring.batching.max_tokens=4096",
