@@ -8,24 +8,27 @@
     config.optimization.total_training_steps = 50
     result = maxent_grpo.run(config)
 
-An option of your own is a dataclass, made known with ``add_option``; ``docs/add_a_method.md`` adds a method so.
+An option of your own is a dataclass, made known with ``add_option``; ``docs/add_a_method.md`` adds a method so, and
+``docs/add_a_task.md`` a task with ``add_task``.
 
 The overrides are those of the command line, and pass the same checks. Importing this package imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from omegaconf import DictConfig
 
+    from maxent_grpo.config.data import DataConfig
     from maxent_grpo.config.root import RootConfig
+    from maxent_grpo.tasks.base import Task
     from maxent_grpo.training.setup import RunResult
 
-__all__ = ["add_option", "compose", "run"]
+__all__ = ["add_option", "add_task", "compose", "run"]
 
 
 def add_option(group: str, name: str, node: type) -> None:
@@ -37,6 +40,19 @@ def add_option(group: str, name: str, node: type) -> None:
     from maxent_grpo.config.extend import add_option as add
 
     add(group, name, node)
+
+
+def add_task(name: str, node: type[DataConfig], build: Callable[[Any], Task]) -> None:
+    """Make ``data=name`` an option in this process: settings of a dataclass, of which ``build`` makes the task.
+
+    Raises:
+        ConfigError: the dataclass does not extend ``DataConfig``, or the name is taken.
+    """
+    from maxent_grpo.config.extend import add_option as add
+    from maxent_grpo.tasks.build import add_builder
+
+    add("data", name, node)
+    add_builder(node, build)
 
 
 def compose(*overrides: str) -> RootConfig:

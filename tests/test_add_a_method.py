@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from support.golden import golden
 from support.numbers import assert_equals
+from support.pages import Ran, execute
 from support.runs import configured
 from support.steps import plain_facts
 from torch import Tensor
@@ -30,51 +26,11 @@ from maxent_grpo.training.types.choices import AdvantageKind
 
 REPOSITORY = config_directory().parent
 PAGE = REPOSITORY / "docs" / "add_a_method.md"
-_BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What executing the page left: its folder, and beside each expected output the one that came."""
-
-    folder: Path
-    outputs: list[tuple[str, str]]
-    shown: list[str]
-    """What the commands of the shell wrote."""
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Files are written first to last; the Python blocks are one session, each command of the shell a process."""
-    folder = tmp_path_factory.mktemp("page")
-    blocks = [match.groups() for match in _BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
-    session, expected, commands = [], [], []
-    for language, file, text in blocks:
-        if file is not None:
-            path = folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        elif language == "python":
-            session.append(f"{text}\nprint('=== end of block')\n")
-            expected.append("")
-        elif language == "text":
-            expected[-1] = text
-        elif language == "bash":
-            commands.append(text)
-        else:
-            raise AssertionError(f"a block of {language} that nothing executes")
-    printed = run([sys.executable, "-c", "".join(session)], folder).split("=== end of block\n")
-    shown = [run(["bash", "-euc", text], folder) for text in commands]
-    return Ran(folder, list(zip(expected, printed, strict=False)), shown)
-
-
-def run(command: list[str], folder: Path) -> str:
-    """The output of a command that must succeed, run in the folder with this Python and this package."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return execute(PAGE, tmp_path_factory.mktemp("page"))
 
 
 @pytest.mark.slow

@@ -60,12 +60,14 @@ def test_a_command_line_run_leaves_a_directory_that_a_person_understands(tmp_pat
     assert "has no effect" in done.stdout
     assert f"trained model  {run_dir / 'model'}" in done.stdout
     assert f"continue it    python train.py checkpoint.resume_from={run_dir}" in done.stdout
-    assert sorted(path.name for path in run_dir.iterdir()) == [
+    # a checkout with changes leaves code.diff as well
+    assert sorted(path.name for path in run_dir.iterdir() if path.name != "code.diff") == [
         "checkpoints",
         "completions.jsonl",
         "config.yaml",
         "controller_state.json",
         "data.json",
+        "environment.json",
         "evaluations.jsonl",
         "metrics.jsonl",
         "model",

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, open_dict
 
 from maxent_grpo.config.compose import hydra_session, with_search_path
 from maxent_grpo.config.compositions import CONFIG_NAME
+from maxent_grpo.config.installed import program
 from maxent_grpo.config.load import check, warnings
 from maxent_grpo.errors import MaxentGrpoError
 
@@ -49,7 +50,7 @@ def _describe(config: DictConfig, folder: Path) -> None:
     config.run.dir = str(folder)
     checked = check(config)
     for sentence in warnings(checked):
-        print(f"train.py: warning: {sentence}", file=sys.stderr)
+        print(f"{program()}: warning: {sentence}", file=sys.stderr)
     from maxent_grpo.training.preview.run import start
 
     start(checked)

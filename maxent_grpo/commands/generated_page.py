@@ -11,8 +11,9 @@ from maxent_grpo.config.compose import config_directory
 
 
 def page_file(name: str) -> Path:
-    """Where a page stands in the repository."""
-    return config_directory().parent / "docs" / name
+    """Where a page stands in the repository; for an installed package ``docs`` in the current directory."""
+    docs = config_directory().parent / "docs"
+    return (docs if docs.is_dir() else Path("docs")) / name
 
 
 def write_page(arguments: list[str], command: str, name: str, text: Callable[[], str], description: str) -> None:

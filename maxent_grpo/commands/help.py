@@ -7,6 +7,7 @@ import itertools
 from maxent_grpo.config.declared import groups, options
 from maxent_grpo.config.presets import PRESETS, config_directory, default_option
 
+COMMAND = "python train.py"
 HEAD = """\
 Train a language model by group-relative policy optimisation.
 
@@ -35,8 +36,8 @@ options:
   --hydra-help         Hydra's own flags"""
 
 
-def help_text() -> str:
-    """Every group with its options, a line each from the option's docstring, the presets, and example commands."""
+def help_text(command: str = COMMAND) -> str:
+    """Every group with its options, a line each from the option's docstring, the presets, and examples of the ``command``."""
     presets = sorted((config_directory() / PRESETS).glob("*.yaml"))
     width = max(
         len(name) for name in [*(name for group in groups() for name in options(group)), *(p.stem for p in presets)]
@@ -50,7 +51,7 @@ def help_text() -> str:
     lines += ["", f"{PRESETS} (conf/{PRESETS}/)"]
     for file in presets:
         lines.append(f"   {file.stem:<{width}}  {_claim(file.read_text(encoding='utf-8'))}")
-    return "\n".join([*lines, "", TAIL])
+    return "\n".join([*lines, "", TAIL]).replace(COMMAND, command)
 
 
 def _first_line(node: type) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from maxent_grpo.config.installed import has_wandb_key, installed_version
 from maxent_grpo.config.model import CACHE, WarmStartConfig
+from maxent_grpo.telemetry.hardware import GIB, cores, gpus, memory, threads, usable_cores
 from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
 
 REQUIRED = ("torch", "transformers", "accelerate", "hydra-core", "omegaconf", "numpy", "safetensors", "tokenizers")
@@ -25,9 +26,7 @@ OPTIONAL = {
 }
 """Package to what it would be for."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND")
 OUTPUTS = Path("outputs")
-GIB = 2**30
 SLOW_TYPE = 0.25
 """Share of float32's speed below which bfloat16 saves memory only."""
 SECONDS = 1.0
@@ -69,15 +68,15 @@ def diagnose(say: Callable[[str], None], seconds: float = SECONDS) -> Diagnosis:
     found = Diagnosis(
         versions=_versions(),
         optional=_optional(),
-        cores=_cores(),
-        memory_gib=_memory(),
+        cores=cores(),
+        memory_gib=memory(),
         disk_gib=_disk(),
         caches=_caches(),
         services=_services(),
     )
     if found.versions["torch"] is not None:
-        found.gpus = _gpus()
-        found.threads = _threads()
+        found.gpus = gpus()
+        found.threads = threads()
         found.matmul_gflops = _speeds(say, seconds)
     found.problems = [*_problems(found), *others_at_work(busy, usable_cores(found.cores))]
     return found
@@ -118,82 +117,6 @@ def _optional() -> dict[str, str]:
     }
 
 
-def _cores() -> dict[str, float | int | None]:
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    return {"logical": os.cpu_count(), "affinity": affinity, "cgroup_limit": cpu_quota(Path("/sys/fs/cgroup"))}
-
-
-def usable_cores(cores: dict[str, float | int | None]) -> float | None:
-    """The fewest of what the machine has, what this process is bound to, and what its group may use."""
-    known = [value for value in cores.values() if value is not None]
-    return min(known) if known else None
-
-
-def own_groups(root: Path, membership: str, controller: str) -> list[Path]:
-    """Folders of the control groups that limit this process, from its own up to the root.
-
-    Args:
-        root: where the hierarchy is mounted.
-        membership: content of /proc/self/cgroup.
-        controller: `cpu` or `memory`; names the hierarchy under version 1, where each controller has its own.
-    """
-    for line in membership.splitlines():
-        number, names, path = line.split(":", 2)
-        base = root if number == "0" and not names else root / controller if controller in names.split(",") else None
-        if base is not None and base.is_dir():
-            own = base / path.lstrip("/")
-            return [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
-    return [root]
-
-
-def cpu_quota(root: Path, membership: str | None = None) -> float | None:
-    """Cores that the control groups of this process allow; None without a limit."""
-    limits: list[float] = []
-    for folder in own_groups(root, _membership() if membership is None else membership, "cpu"):
-        quota, period = None, None
-        both = _read(folder / "cpu.max")
-        if both is not None:
-            quota, period = both.split()
-        else:
-            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        if quota not in (None, "max", "-1") and period:
-            limits.append(int(str(quota)) / int(period))
-    return min(limits, default=None)
-
-
-def memory_limit(root: Path, membership: str | None = None) -> int | None:
-    """Memory that the control groups of this process allow [bytes]; None without a limit."""
-    limits: list[int] = []
-    for folder in own_groups(root, _membership() if membership is None else membership, "memory"):
-        text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
-        # version 1 writes a number next to 2^63 for no limit
-        if text is not None and text != "max" and int(text) < 2**60:
-            limits.append(int(text))
-    return min(limits, default=None)
-
-
-def _membership() -> str:
-    return _read(Path("/proc/self/cgroup")) or ""
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _memory() -> dict[str, float | None]:
-    import psutil
-
-    memory, limit = psutil.virtual_memory(), memory_limit(Path("/sys/fs/cgroup"))
-    return {
-        "total": memory.total / GIB,
-        "available": memory.available / GIB,
-        "cgroup_limit": None if limit is None else limit / GIB,
-    }
-
-
 def _disk() -> dict[str, float | str]:
     folder = OUTPUTS.absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -204,26 +127,6 @@ def _disk() -> dict[str, float | str]:
         "total": usage.total / GIB,
         "writable": "yes" if os.access(existing, os.W_OK | os.X_OK) else "no",
     }
-
-
-def _gpus() -> dict[str, object]:
-    import torch
-
-    seen: dict[str, object] = {"cuda_of_torch": torch.version.cuda, "found": torch.cuda.device_count()}
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        seen[f"gpu_{index}"] = f"{properties.name}, {properties.total_memory / GIB:.1f} GiB"
-    return seen
-
-
-def _threads() -> dict[str, str | int | None]:
-    import torch
-
-    counts: dict[str, str | int | None] = {
-        "torch": torch.get_num_threads(),
-        "torch_between_operations": torch.get_num_interop_threads(),
-    }
-    return counts | {name: os.environ.get(name) for name in THREAD_VARIABLES}
 
 
 def busy_cores() -> float | None:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.config.compositions import CONFIG_NAME
+from maxent_grpo.config.installed import program, train_command
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings
 from maxent_grpo.config.logging import Console
 from maxent_grpo.config.open_names import with_open_names
@@ -34,7 +35,6 @@ from maxent_grpo.errors import (
 )
 from maxent_grpo.sweeps.failure import SweepError
 
-PROGRAM = "train.py"
 EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError)
 """Errors whose message is all that the user needs, the traceback being in run.log; any other one shows its own."""
 
@@ -51,9 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
     Exits with status 2 when the configuration is wrong, and 1 when the run could not be made for another expected reason.
     """
     if arguments is not None:
-        sys.argv = [PROGRAM, *arguments]  # where Hydra reads them
+        sys.argv = [program(), *arguments]  # where Hydra reads them
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text())
+        print(help_text(train_command()))
         return
     # threads that spin while they wait take the cores from whatever else runs here; read when torch loads
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -87,12 +87,12 @@ def main(arguments: list[str] | None = None) -> None:
         if _failures:
             raise _failures.pop()
     except (*EXPECTED, SweepError) as error:
-        print(f"{PROGRAM}: {redacted(str(error))}", file=sys.stderr)
+        print(f"{program()}: {redacted(str(error))}", file=sys.stderr)
         sys.exit(_status(error))
     except KeyboardInterrupt:
         if not args.multirun:
             raise
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        print(f"{program()}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
@@ -104,7 +104,7 @@ def hydra_main(config: DictConfig) -> None:
     try:
         checked = check(config)
         for sentence in warnings(checked):
-            print(f"{PROGRAM}: warning: {sentence}", file=sys.stderr)
+            print(f"{program()}: warning: {sentence}", file=sys.stderr)
         if sys.stdout.isatty() and checked.logging.console is not Console.silent:
             # for some seconds there is nothing else to see
             print("loading torch and transformers", flush=True)

@@ -69,7 +69,8 @@ def compose_config(overrides: list[str], config_dir: str | Path | None = None) -
     with hydra_session():
         try:
             return Composition(compose_parts(overrides))
-        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
+            # OmegaConf asserts where a value is set below what is no container
             found = _diagnose(overrides, folders)
             found.problems = found.problems or [in_one_line(error)]
             return found
@@ -97,7 +98,8 @@ def parse_override(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(f"{text}: cannot be read as setting=value ({in_one_line(error)})") from error
+        word = text if text.isprintable() else repr(text)
+        raise ConfigError(f"{word}: cannot be read as setting=value ({in_one_line(error)})") from error
     if not override.key_or_group:
         raise ConfigError(f"{text}: the name of the setting is missing before the =")
     return override
@@ -253,6 +255,9 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
         return _remove(config, path)
     if override.package is not None:
         return f"{path}@{override.package}: no such setting; options are chosen as group=option"
+    problem = undeclared(path, chosen_kinds(config))
+    if problem:
+        return problem
     value = cast(Any, override.value())
     exists = OmegaConf.select(config, path, throw_on_missing=False) is not None
     if override.is_add() and exists and not isinstance(value, (dict, list)):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
+
+SCRIPT = "maxent-grpo"
+"""The command that installing the package makes; the same as `python train.py` in a checkout."""
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -41,3 +45,15 @@ def has_wandb_key() -> bool:
     except OSError:
         return False
     return not hosts.isdisjoint(words)
+
+
+def train_command() -> str:
+    """How training is started here: by the installed command where this process was, or where there is no train.py."""
+    checkout = Path(__file__).resolve().parents[2]
+    is_installed = Path(sys.argv[0]).name == SCRIPT or not (checkout / "train.py").is_file()
+    return SCRIPT if is_installed else "python train.py"
+
+
+def program() -> str:
+    """The name that sentences of the training command begin with: `train.py` or `maxent-grpo`."""
+    return train_command().removeprefix("python ")

@@ -29,8 +29,10 @@ Describe = Callable[[BaseException], str]
 
 
 def config_directory() -> Path:
-    """The folder with config.yaml and the presets, at the top of the repository."""
-    return Path(__file__).resolve().parents[2] / "conf"
+    """The folder with config.yaml and the presets: in an installed package ``conf`` inside it, in a checkout ``conf`` beside it."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
 
 
 @dataclass

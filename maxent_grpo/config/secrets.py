@@ -23,11 +23,16 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/\s'\"<>]+@")
 _KEY_SHAPE = re.compile(
     r"\bhf_[A-Za-z0-9]{12,}"
     r"|\bsk-[\w-]{12,}"
-    r"|\b(?:gh[opsur]|github_pat)_\w{12,}"
-    r"|\bxox[abp]-[\w-]{12,}"
-    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|\b(?:gh[opsur]|github_pat|glpat)[_-][\w-]{12,}"
+    r"|\bxox[abeprs]-[\w-]{12,}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|\bwandb_v\d+_\w{12,}"
 )
+_NAMED = r"(?:api_?key|secret|password|passwd|(?:access|auth|hub|hf|bearer)_?token)"
+_ASSIGNED = re.compile(rf"(?i)({_NAMED}\w*['\"]?\s*[:=]\s*)(['\"])([^'\"]{{{SHORTEST},}})\2")
+_ARGUMENT = re.compile(rf"(?i)^([^=]*{_NAMED}\w*=)(.+)$")
 
 
 def redacted(text: str) -> str:
@@ -39,6 +44,16 @@ def redacted(text: str) -> str:
     for value in _secret_values():
         text = text.replace(value, MARK)
     return _KEY_SHAPE.sub(MARK, _IN_ADDRESS.sub(f"{MARK}@", text))
+
+
+def redacted_word(word: str) -> str:
+    """A word of a command line as ``redacted`` makes it, without the value of anything that is called a key or password."""
+    return _ARGUMENT.sub(rf"\g<1>{MARK}", redacted(word))
+
+
+def holds_secret(code: str) -> bool:
+    """Whether a text of source code holds what ``redacted`` leaves out, or a long value of something called a key or password."""
+    return _ASSIGNED.search(code) is not None or redacted(code) != code
 
 
 def redacted_tree(value: Any) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from maxent_grpo.report.environment import environment_html
 from maxent_grpo.report.record import RunRecord, reproduce_command
 
 
 def configuration_html(record: RunRecord) -> str:
-    """The command that makes the run again, and every setting of config.yaml by group."""
-    return _command_html(record) + _tree_html(record)
+    """The command that makes the run again, what it was made in, and every setting of config.yaml by group."""
+    return _command_html(record) + environment_html(record.environment) + _tree_html(record)
 
 
 def _command_html(record: RunRecord) -> str:

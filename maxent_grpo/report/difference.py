@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from maxent_grpo.report.environment import environment_facts, read_environment
 from maxent_grpo.report.read import read_config, read_metrics, read_options, read_versions
 
 OF_ONE_RUN = ("run.dir",)
@@ -84,11 +85,13 @@ def changed_settings(left: Path, right: Path) -> list[Change]:
 
 
 def changed_versions(left: Path, right: Path) -> list[Change] | None:
-    """The versions that differ; None if a run does not record any."""
+    """The versions that differ, and then what else the runs were made in; None if a run does not record any versions."""
     versions = [read_versions(run) for run in (left, right)]
     if None in versions:
         return None
-    return _changes(*(cast(dict[str, str], each) for each in versions))
+    surroundings = [read_environment(run) for run in (left, right)]
+    facts = [{} if each is None or None in surroundings else environment_facts(each) for each in surroundings]
+    return [*_changes(*(cast(dict[str, str], each) for each in versions)), *_changes(*facts)]
 
 
 def outcomes(left: Path, right: Path, *, ignored: tuple[str, ...], every: bool = False) -> list[Outcome]:

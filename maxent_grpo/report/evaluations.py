@@ -77,6 +77,20 @@ def _from_counts(path: Path) -> list[Chart]:
         by_step[step].append(row)
     if not by_step:
         return []
+    try:
+        return _curves(by_step)
+    except (ValueError, KeyError) as error:
+        raise DataError(
+            f"{path} holds counts that no evaluation gives ({error}): remove the file to do without it"
+        ) from error
+
+
+def _curves(by_step: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[Chart]:
+    """pass@k and, where the right answers are known, coverage@k of each step.
+
+    Raises:
+        ValueError, KeyError: the counts contradict each other, or are missing.
+    """
     charts = [_chart("pass", [(step, *pass_curve(found)) for step, found in by_step.items()])]
     known = {step: [row for row in found if row.get("num_modes")] for step, found in by_step.items()}
     if all(known.values()):

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from maxent_grpo.errors import DataError
+from maxent_grpo.report.line_checks import wrong_in
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
@@ -27,6 +28,8 @@ RECORD_FILES = (METRICS_FILE, COMPLETIONS_FILE, EVALUATIONS_FILE)
 """The files of a run that grow line by line, each line with its step."""
 CONFIG_FILE = "config.yaml"
 VERSIONS_FILE = "versions.json"
+ENVIRONMENT_FILE = "environment.json"
+DIFF_FILE = "code.diff"
 OVERRIDES_FILE = "overrides.json"
 LOG_FILE = "run.log"
 DATA_FILE = "data.json"
@@ -62,7 +65,7 @@ def iterate_jsonl(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Whole lines of a file with the object each holds; a last line without its newline was being written and is left out.
 
     Raises:
-        DataError: a whole line does not hold one JSON object with finite numbers.
+        DataError: a whole line does not hold one JSON object, or one that is no record of its file: see ``line_checks``.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -70,13 +73,19 @@ def iterate_jsonl(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 return
             try:
                 value = json.loads(line, parse_constant=_refuse_constant)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"{path}, line {number} is not a JSON object ({error}): the file was changed by hand or damaged; "
                     "remove that line to read the rest"
                 ) from error
             if not isinstance(value, dict):
                 raise DataError(f"{path}, line {number} holds {type(value).__name__}, not a JSON object: remove it")
+            reason = wrong_in(path.name, value)
+            if reason is not None:
+                raise DataError(
+                    f"{path}, line {number}: {reason[:200]}: the file was changed by hand or damaged; remove that line to read the "
+                    "rest"
+                )
             yield line, value
 
 
@@ -173,7 +182,7 @@ def read_versions(run_dir: Path) -> dict[str, str] | None:
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise DataError(f"{path} is not a JSON object of versions: it was changed by hand or damaged; delete it")
@@ -193,4 +202,7 @@ def _config_text(run_dir: Path) -> str:
     path = run_dir / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"{path} does not exist: is {run_dir} the directory of a run that has started?")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text ({error}): it was changed by hand or damaged") from error

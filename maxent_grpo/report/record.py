@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maxent_grpo.errors import DataError
+from maxent_grpo.report.environment import read_environment
 from maxent_grpo.report.read import (
     CONFIG_FILE,
     LOG_FILE,
@@ -54,6 +55,8 @@ class RunRecord:
     overrides: Sequence[str] | None
     """The command line; None without an overrides.json."""
     log: LogFacts
+    environment: Mapping[str, Any] | None = None
+    """Code, machine and command line; None without an environment.json."""
 
     @property
     def last_step(self) -> int:
@@ -99,6 +102,7 @@ def read_record(run_dir: Path) -> RunRecord:
         config=config,
         overrides=_read_overrides(run_dir / OVERRIDES_FILE),
         log=read_log(run_dir / LOG_FILE),
+        environment=read_environment(run_dir),
     )
 
 
@@ -126,7 +130,7 @@ def _read_overrides(path: Path) -> list[str] | None:
         return None
     try:
         overrides = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error}): move it away to report the rest of the run") from error
     if not isinstance(overrides, list):
         raise DataError(f"{path} holds {type(overrides).__name__}, not a list: move it away to report the rest")

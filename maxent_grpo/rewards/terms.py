@@ -18,6 +18,8 @@ from maxent_grpo.rewards.timing import BACKGROUND, CallTimedOut, Outcome, attemp
 
 ERROR, TIMEOUT = "error", "timeout"
 """Why a term has no value for a completion that it did not abstain from by itself."""
+LONGEST_SHOWN = 300
+"""Characters of a value or an error in a message."""
 MOST_ABANDONED = 8
 """Calls that were given up and still run, beyond which a term stops the run: each takes time from everything else."""
 
@@ -102,7 +104,10 @@ class RewardTerm:
 
     def _submit(self, call: Call) -> Future[Any]:
         async def run() -> Any:
-            return await self.function(**call.arguments)
+            try:
+                return await self.function(**call.arguments)
+            except SystemExit as error:  # would end the loop that all asynchronous functions share
+                raise RuntimeError(f"it raised {error!r}") from error
 
         return BACKGROUND.submit(run())
 
@@ -166,7 +171,7 @@ class RewardTerm:
         elif self.abstain_on_error:
             self._abstain(verdict, call.rows, ERROR)
         else:
-            raise RewardError(f"{self._where(batch, call.rows[0])} raised {error!r}") from error
+            raise RewardError(f"{self._where(batch, call.rows[0])} raised {_shown(error)}") from error
 
     def _one_by_one(
         self, verdict: TermVerdict, convention: Convention, batch: RewardBatch, error: BaseException
@@ -177,7 +182,7 @@ class RewardTerm:
             self._settle(verdict, convention, batch, call, self._outcome(call, started[number] if started else None))
         if not self.abstain_on_error:
             raise RewardError(
-                f"reward term '{self.name}' raised {error!r} on the whole batch, though not on any single completion"
+                f"reward term '{self.name}' raised {_shown(error)} on the whole batch, though not on any single completion"
             ) from error
 
     def _abstain(self, verdict: TermVerdict, rows: Sequence[int], why: str) -> None:
@@ -191,8 +196,8 @@ class RewardTerm:
             if isinstance(value, str | bytes):
                 raise TypeError("text is no number")
             number = float(value.reward if isinstance(value, Grade) else value)
-        except (TypeError, ValueError) as error:
-            raise RewardError(f"{self._where(batch, row)} returned {value!r}, which is not a number") from error
+        except Exception as error:  # what a user's object does when it is asked for its number
+            raise RewardError(f"{self._where(batch, row)} returned {_shown(value)}, which is not a number") from error
         if not math.isfinite(number):
             raise RewardError(
                 f"{self._where(batch, row)} returned {number}: return a finite number, or None to leave the row out"
@@ -202,6 +207,14 @@ class RewardTerm:
     def _where(self, batch: RewardBatch, row: int) -> str:
         row_id = batch.columns["row_id"][row] if "row_id" in batch.columns else row
         return f"reward term '{self.name}' on row {row_id}, completion {batch.completions[row][:200]!r},"
+
+
+def _shown(value: object) -> str:
+    """A value as messages show it: cut, and by its type where it cannot show itself."""
+    try:
+        return repr(value)[:LONGEST_SHOWN]
+    except Exception:  # a user's object may raise anything
+        return f"a {type(value).__name__}"
 
 
 def ask_terms(terms: Sequence[RewardTerm], batch: RewardBatch) -> dict[str, TermVerdict]:

@@ -31,7 +31,11 @@ def attempt(call: Callable[[], Any]) -> Outcome:
     """The outcome of a call made here and now; a keyboard interrupt passes through."""
     try:
         return Outcome(call())
-    except Exception as error:  # a reward function is the user's code and may raise anything
+    except (
+        Exception,
+        SystemExit,
+        GeneratorExit,
+    ) as error:  # a reward function is the user's code and may raise anything
         return Outcome(error=error)
 
 

@@ -6,9 +6,11 @@ to the standard error. The process ends with its input, which the system closes 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import queue
+import random
 import sys
 import threading
 from collections.abc import Mapping
@@ -43,10 +45,21 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
+def _seed(name: str, batch: Any) -> None:
+    """Seed the generators that a function may draw from by what it is asked, whichever process it is asked in, and when."""
+    asked = repr((name, batch.state, list(batch.prompts), list(batch.completions)))
+    digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
+    random.seed(digest)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(int.from_bytes(digest[:4], "big"))
+
+
 def _outcome(terms: Mapping[str, Any], job: tuple[str, Any]) -> tuple[bool, Any]:
     from maxent_grpo.errors import RewardError
 
     name, batch = job
+    _seed(name, batch)
     try:
         return True, terms[name].start(batch)()
     except RewardError as error:

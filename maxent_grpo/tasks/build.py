@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from maxent_grpo.config.data import ColoringDataConfig, CountdownDataConfig, DataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, TableDataConfig
@@ -58,6 +59,11 @@ def _build_reasoning_gym(config: DataConfig) -> Task:
     from maxent_grpo.tasks.reasoning_gym import ReasoningGymTask  # an optional dependency
 
     return ReasoningGymTask(config)
+
+
+def add_builder(kind: type[DataConfig], builder: Callable[[Any], Task]) -> None:
+    """Let ``build_task`` make a task of settings of this very type by calling ``builder`` with them."""
+    _BUILDERS[kind] = builder
 
 
 _BUILDERS: dict[type[DataConfig], Callable[[DataConfig], Task]] = {

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from maxent_grpo.errors import NonFiniteError
+from maxent_grpo.errors import DataError, NonFiniteError
 from maxent_grpo.report.atomic import sync_directory
 from maxent_grpo.report.read import COMPLETIONS_FILE, EVALUATIONS_FILE, METRICS_FILE, iterate_jsonl
 from maxent_grpo.telemetry.quiet import QuietWriter
@@ -38,7 +38,11 @@ class _LineFile:
         whole_bytes = 0
         for line, value in iterate_jsonl(self.path):
             whole_bytes += len(line)
-            self.last_step = max(self.last_step, int(value["step"]))
+            if not isinstance(value.get("step"), int):
+                raise DataError(
+                    f"{self.path} has a line without a whole-numbered step: restore the file, or move it away"
+                )
+            self.last_step = max(self.last_step, value["step"])
         torn_bytes = self.path.stat().st_size - whole_bytes
         if torn_bytes:
             logger.warning("%s ended in a half-written line; its %d bytes are dropped", self.path, torn_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from maxent_grpo.errors import ConfigError
+from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import RECORD_FILES, iterate_jsonl
 
@@ -22,7 +22,9 @@ class AdoptedHistory:
 
 def _lines_with_fate(source: Path, step: int) -> Iterator[tuple[bytes, bool]]:
     for line, value in iterate_jsonl(source):
-        yield line, int(value["step"]) <= step
+        if not isinstance(value.get("step"), int):
+            raise DataError(f"{source} has a line without a whole-numbered step: restore the file, or move it away")
+        yield line, value["step"] <= step
 
 
 def _adopt_file(source: Path, target: Path, step: int) -> AdoptedHistory:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from maxent_grpo.config.installed import train_command
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE, evaluated_ks
 
 MISSING = "-"
@@ -120,10 +121,10 @@ def resume_command(run_dir: Path) -> str:
     """The shell command that continues the run, quoted where the path needs it (a sweep's folders contain '=' and ',')."""
     text = str(run_dir)
     if re.fullmatch(r"[\w./:+-]+", text):
-        return f"python train.py checkpoint.resume_from={text}"
+        return f"{train_command()} checkpoint.resume_from={text}"
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     setting = f'checkpoint.resume_from="{quoted}"'
-    return f"python train.py {shlex.quote(setting)}"
+    return f"{train_command()} {shlex.quote(setting)}"
 
 
 def where_to_look(run_dir: Path) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader, Dataset
@@ -34,6 +36,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
+from maxent_grpo.telemetry.environment import write_environment
 from maxent_grpo.telemetry.history import adopt_history
 from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
@@ -123,11 +126,14 @@ def run_from_config(
     claim_state_file(config.controller.paths, run_dir)
     if resume is not None:
         adopt_history(resume.run_dir, run_dir, resume.step)
-    write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+    settings = config_tree(config)
+    write_config(run_dir, config_text(settings), chosen_options(config))
     write_overrides(run_dir, overrides)
     write_versions(run_dir)
+    on_gpu = config.run.device is not DeviceChoice.cpu
+    write_environment(run_dir, settings, num_threads=config.run.num_threads, on_gpu=on_gpu)
     tracked = TrackedRun(
-        run_dir, config_tree(config), chosen_options(config), list(map(redacted, overrides)),
+        run_dir, settings, chosen_options(config), list(map(redacted, overrides)),
         state_file(config.controller.paths, run_dir), better, None if resume is None else resume.run_dir,
     )  # fmt: skip
     handles = build_logging(config.logging, run_dir, tracked)
@@ -187,7 +193,9 @@ def _run(
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
-    """The device and processes of the run; seeds torch and sets its threads.
+    """The device and processes of the run; seeds the generators of Python, numpy and torch, and sets torch's threads.
+
+    The program itself draws from addressed streams; reward functions and libraries draw from these.
 
     Raises:
         ConfigError: `run.device` asks for a device that is not there.
@@ -195,6 +203,8 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
+    random.seed(config.seed)
+    np.random.seed(config.seed)
     torch.manual_seed(config.seed)
     # buffers are constants, and exchanging them would make every forward pass one that all processes must make
     parallel = DistributedDataParallelKwargs(broadcast_buffers=False)

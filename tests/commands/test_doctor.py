@@ -14,15 +14,13 @@ from maxent_grpo.commands.machine import (
     REQUIRED,
     Diagnosis,
     Problem,
-    cpu_quota,
-    memory_limit,
     missing,
     others_at_work,
     slow_bfloat16,
     too_many_threads,
-    usable_cores,
 )
 from maxent_grpo.config.compose import config_directory
+from maxent_grpo.telemetry.hardware import cpu_quota, memory_limit, usable_cores
 
 SECRET = "c0ffee" * 6 + "beef"
 

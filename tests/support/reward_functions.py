@@ -5,8 +5,11 @@
 # ruff: noqa: B905
 
 import asyncio
+import random
 import re
 import time
+
+import numpy
 
 
 def accuracy(completions, solution, **kwargs):
@@ -130,6 +133,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 async def compute_score_async(data_source, solution_str, ground_truth, extra_info):
     await asyncio.sleep(0.1)
     return float(solution_str == ground_truth) * extra_info.get("scale", 1)
+
+
+def wavers(data_source, solution_str, ground_truth, extra_info=None):
+    """Draws from the generator that all of a process shares."""
+    return random.random() if solution_str else numpy.random.random()
 
 
 def slow_on_some(data_source, solution_str, ground_truth, extra_info=None):

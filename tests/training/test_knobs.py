@@ -466,7 +466,7 @@ def test_a_run_goes_into_its_folder(tmp_path: Path, without: Callable[[tuple[str
     seen = observe(configured(tmp_path / "of" / "mine", *QUICK))
     assert seen.files == {
         *("config.yaml", "overrides.json", "metrics.jsonl", "completions.jsonl", "controller_state.json", "run.log"),
-        *("versions.json", "data.json"),
+        *("versions.json", "environment.json", "data.json"),
         *("checkpoints", "checkpoints/latest", "checkpoints/step_2"),
     }
     assert [path.name for path in tmp_path.iterdir()] == ["of"]

@@ -37,6 +37,12 @@ _AS_BYTES = {str(dtype): dtype for dtype in (torch.complex32, torch.complex128, 
 _NUMPY_KINDS = "biufc"
 _SMALL_INT = 2**63
 
+_NOT_WRITTEN_HERE = (
+    *(ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError, OverflowError, MemoryError),
+    *(SyntaxError, struct.error),
+)
+"""What decoding raises on a document that ``save_tree`` did not write: a name of a numpy type is parsed, too."""
+
 Keys = tuple[str | int, ...]
 
 
@@ -88,8 +94,8 @@ def load_tree(folder: Path, name: str) -> Any:
         raise CheckpointError(f"{path} is not a state of format {FORMAT}; it was written by another version")
     try:
         return _decode(document["tree"], tensors)
-    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    except _NOT_WRITTEN_HERE as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _encode(value: object, path: Keys, sheet: _TensorSheet) -> Any:

@@ -55,7 +55,7 @@ def save_run_state(folder: Path, registry: Mapping[str, Stateful], extras: Mappi
     target = folder / STATE_FOLDER
     target.mkdir()
     for name, item in registry.items():
-        if not _NAME.fullmatch(name) or name == _INDEX:
+        if not _is_name(name):
             raise ValueError(f"{name!r} cannot name a state: use small letters, digits and _, and not {_INDEX!r}")
         save_tree(item.state_dict(), target, name)
     save_tree({"names": list(registry), "extras": dict(extras)}, target, _INDEX)
@@ -69,7 +69,19 @@ def load_run_state(folder: Path) -> SavedRunState:
     """
     source = folder / STATE_FOLDER
     index = load_tree(source, _INDEX)
-    return SavedRunState({name: load_tree(source, name) for name in index["names"]}, index["extras"])
+    names = index.get("names") if isinstance(index, dict) else None
+    extras = index.get("extras") if isinstance(index, dict) else None
+    if not isinstance(names, list) or not isinstance(extras, dict) or not all(map(_is_name, names)):
+        raise CheckpointError(f"the state in {folder} is damaged: {_INDEX}.json does not list its parts")
+    states = {name: load_tree(source, name) for name in names}
+    strange = [name for name, state in states.items() if not isinstance(state, dict)]
+    if strange:
+        raise CheckpointError(f"the state in {folder} is damaged: {', '.join(strange)} holds no state")
+    return SavedRunState(states, extras)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != _INDEX
 
 
 def restore_run_state(folder: Path, registry: Mapping[str, Stateful]) -> dict[str, Any]:
