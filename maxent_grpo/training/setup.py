@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -20,8 +22,8 @@ from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.config.run import DeviceChoice
-from maxent_grpo.errors import ConfigError
+from maxent_grpo.config.run import DeviceChoice, OnNonfinite
+from maxent_grpo.errors import ConfigError, StorageError
 from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
@@ -33,8 +35,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
-from maxent_grpo.telemetry.history import adopt_history
-from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
+from maxent_grpo.telemetry.run_dir import write_config
 from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
@@ -43,7 +44,7 @@ from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
-from maxent_grpo.training.control.state import claim_state_file, take_over, write_state
+from maxent_grpo.training.control.state import take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, MakeGenerator, build_validation
@@ -52,6 +53,7 @@ from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_trai
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
+from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.prepared_rows import (
     Render,
@@ -66,7 +68,8 @@ from maxent_grpo.training.prepared_rows import (
     styled,
 )
 from maxent_grpo.training.profiler import StepProfiler
-from maxent_grpo.training.resume import Resume, config_tree, find_resume, register_state, restore
+from maxent_grpo.training.requeue import requeue_job, wants_requeue
+from maxent_grpo.training.resume import Resume, config_tree, entered_directory, register_state, restore
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -84,6 +87,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
+from maxent_grpo.training.stopping import Stopping
 from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -102,39 +106,52 @@ logger = logging.getLogger(__name__)
 
 
 def run_from_config(
-    config: RootConfig, overrides: Sequence[str] = (), *, until: int | None = None, watchers: Sequence[Writer] = ()
+    config: RootConfig,
+    overrides: Sequence[str] = (),
+    *,
+    until: int | None = None,
+    watchers: Sequence[Writer] = (),
+    started: float | None = None,
 ) -> RunResult:
     """Run a checked configuration from start to end; ``overrides``, which it was composed from, are kept for a resume.
 
-    ``until`` leaves the run after that optimiser step, as an interruption would; ``watchers`` are told what writers are.
+    ``until`` leaves the run after that optimiser step, as an interruption would; ``watchers`` are told what writers are;
+    ``run.max_hours`` counts from ``started``, a time of ``time.monotonic``, by default now.
 
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
+        StorageError: a file of the run cannot be written.
     """
     if config.run.dry:
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
-    resume = find_resume(config)
-    run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
-    claim_state_file(config.controller.paths, run_dir)
-    if resume is not None:
-        adopt_history(resume.run_dir, run_dir, resume.step)
-    write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
-    write_overrides(run_dir, overrides)
-    write_versions(run_dir)
-    handles = build_logging(config.logging, run_dir)
-    handles.writers.extend(watchers)
-    try:
-        with ExitStack() as ending:
-            return _run(config, handles, resume, until, ending)
-    except BaseException as error:
-        logger.error("stopped: %s", error, exc_info=error)
-        raise
-    finally:
+    stopping = Stopping(None if config.run.max_hours is None else config.run.max_hours * 3600, started=started)
+    with entered_directory(config) as (run_dir, resume):
+        write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+        write_overrides(run_dir, overrides)
+        write_versions(run_dir)
+        handles = build_logging(config.logging, run_dir)
+        handles.writers.extend(watchers)
+        try:
+            with ExitStack() as ending:
+                result = _run(config, handles, resume, until, stopping, ending)
+        except BaseException as error:
+            logger.error("stopped: %s", error, exc_info=error)
+            with suppress(StorageError):  # the first error says more
+                handles.close()
+            raise
         handles.close()
+    if result.stopped and wants_requeue(config.run.requeue, result.stopped) and PartialState().is_main_process:
+        requeue_job()
+    return result
 
 
 def _run(
-    config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None, ending: ExitStack
+    config: RootConfig,
+    handles: LoggingHandles,
+    resume: Resume | None,
+    until: int | None,
+    stopping: Stopping,
+    ending: ExitStack,
 ) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
@@ -153,7 +170,7 @@ def _run(
     make_generator = ending.enter_context(sampling_engine(config, ctx.runtime, ctx.generation, handles))
     resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
     parts = _loop_parts(config, ctx, resources, train)
-    parts.until = until
+    parts.until, parts.stopping = until, stopping
     parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
@@ -169,15 +186,16 @@ def _run(
     known = facts(config, accelerator, task, loaded, train, held_out)
     write_data_facts(handles.run_dir, known["data"])
     handles.write_note(startup_summary(config, known))
-    result = run_training(ctx, resources, parts)
-    if config.checkpoint.final_model and until is None:
+    with stopping.listening():
+        result = run_training(ctx, resources, parts)
+    if config.checkpoint.final_model and until is None and not result.stopped:
         handles.flush()  # the model card is made from the record
         write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
     return result
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
-    """The device and processes of the run; seeds torch and sets its threads.
+    """The device and processes of the run; seeds the global generators, of which functions of the user's may draw, and sets threads.
 
     Raises:
         ConfigError: `run.device` asks for a device that is not there.
@@ -185,6 +203,8 @@ def make_accelerator(config: RootConfig) -> Accelerator:
     disable_progress_bar()  # transformers' bars for writing a file would break the progress line
     if config.run.num_threads is not None:
         torch.set_num_threads(config.run.num_threads)
+    random.seed(config.seed)
+    np.random.seed(config.seed)
     torch.manual_seed(config.seed)
     # buffers are constants, and exchanging them would make every forward pass one that all processes must make
     parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -350,6 +370,7 @@ def _loop_parts(
             config.run.profile_steps if config.run.profile and ctx.runtime.accelerator.is_main_process else [],
             clock,
         ),
+        guard=NonFiniteGuard(config.run.on_nonfinite is OnNonfinite.skip, config.run.max_nonfinite),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         clock=clock,
