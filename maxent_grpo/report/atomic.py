@@ -19,28 +19,24 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, durable
 
     Without ``durable`` a power cut may leave the file empty; that the process is killed may not.
     Whatever ``write`` raises is passed on, and ``path`` keeps its old content.
-
-    Raises:
-        StorageError: the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    with storage_errors(path):
-        try:
-            with partial.open("wb") as file:
-                write(file)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-        if durable:
-            sync_directory(path.parent)
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    if durable:
+        sync_directory(path.parent)
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """What the system says against writing ``path``, as a sentence about it.
+    """What the system says against writing ``path``, a file of a run or the run's folder, as a sentence about it.
 
     Raises:
         StorageError: in place of an OSError.
@@ -51,7 +47,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be written ({error.strerror or error}): make room or make it writable, then go on from the last "
+            f"{path} cannot be written ({error.strerror or error}): make room or make it writable, then go on from the run's last "
             "checkpoint"
         ) from error
 

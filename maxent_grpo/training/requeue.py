@@ -6,6 +6,8 @@ import logging
 import os
 import subprocess
 
+from accelerate import PartialState
+
 from maxent_grpo.config.run import Requeue
 from maxent_grpo.training.stopping import StopCause
 
@@ -27,8 +29,10 @@ def wants_requeue(choice: Requeue, cause: StopCause) -> bool:
 def requeue_job() -> bool:
     """`scontrol requeue` of the job that this process belongs to; whether it was asked and agreed.
 
-    A failure is told: the run is saved, and a job that is submitted again goes on with it.
+    Of several processes the main one asks. A failure is told: the run is saved, and a job that is submitted again goes on with it.
     """
+    if not PartialState().is_main_process:
+        return False
     job = os.environ.get(JOB)
     if job is None:
         logger.warning("run.requeue: %s is not set, so this is no SLURM job, and nothing is queued again", JOB)

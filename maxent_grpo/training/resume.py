@@ -18,6 +18,7 @@ from maxent_grpo.config.preflight import holds_checkpoint, run_marks
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
+from maxent_grpo.report.atomic import storage_errors
 from maxent_grpo.report.read import read_config
 from maxent_grpo.run_lock import locked
 from maxent_grpo.telemetry.config_text import config_text
@@ -117,10 +118,11 @@ def entered_directory(config: RootConfig) -> Iterator[tuple[Path, Resume | None]
             held.enter_context(locked(run_dir))
         remove_partials(run_dir)
         claim_state_file(config.controller.paths, run_dir)
-        if resume is not None:
-            adopt_history(resume.run_dir, run_dir, resume.step)
-        elif resumed_from is not None:
-            begin_anew(config, run_dir)
+        with storage_errors(run_dir):
+            if resume is not None:
+                adopt_history(resume.run_dir, run_dir, resume.step)
+            elif resumed_from is not None:
+                begin_anew(config, run_dir)
         yield run_dir, resume
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -28,6 +28,7 @@ from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
+from maxent_grpo.report.atomic import storage_errors
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.tasks.base import Task
@@ -124,11 +125,12 @@ def run_from_config(
     """
     if config.run.dry:
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
-    stopping = Stopping(None if config.run.max_hours is None else config.run.max_hours * 3600, started=started)
+    stopping = Stopping.within(config.run.max_hours, started)
     with entered_directory(config) as (run_dir, resume):
-        write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
-        write_overrides(run_dir, overrides)
-        write_versions(run_dir)
+        with storage_errors(run_dir):
+            write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+            write_overrides(run_dir, overrides)
+            write_versions(run_dir)
         handles = build_logging(config.logging, run_dir)
         handles.writers.extend(watchers)
         try:
@@ -140,7 +142,7 @@ def run_from_config(
                 handles.close()
             raise
         handles.close()
-    if result.stopped and wants_requeue(config.run.requeue, result.stopped) and PartialState().is_main_process:
+    if wants_requeue(config.run.requeue, result.stopped):
         requeue_job()
     return result
 
@@ -184,7 +186,8 @@ def _run(
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
     known = facts(config, accelerator, task, loaded, train, held_out)
-    write_data_facts(handles.run_dir, known["data"])
+    with storage_errors(handles.run_dir):
+        write_data_facts(handles.run_dir, known["data"])
     handles.write_note(startup_summary(config, known))
     with stopping.listening():
         result = run_training(ctx, resources, parts)

@@ -84,6 +84,11 @@ class Stopping:
         if self.started is None:
             self.started = self.clock()
 
+    @classmethod
+    def within(cls, hours: float | None, started: float | None = None) -> Stopping:
+        """With so many hours from ``started``, a time of ``time.monotonic``, by default now; None for any number."""
+        return cls(None if hours is None else 3600.0 * hours, started=started)
+
     def turn(self) -> None:
         """A turn begins, and the one before is over."""
         now = self.clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,15 @@ assert preview.start  # what the command imports when it starts a run is importe
 
 
 @dataclass(frozen=True)
+class FileOperation:
+    """The ``count``-th time that an operation, by the name of its audit event, meets a path that contains ``path``."""
+
+    event: str
+    path: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class Start:
     """A run to start, and the system that it meets."""
 
@@ -44,6 +54,8 @@ class Start:
     """Limit of the system on the size of a file [bytes]."""
     said: Path | None = None
     """Where standard output and standard error go."""
+    dies_at: FileOperation | None = None
+    """The operation before which it is killed."""
 
 
 def begin(start: Start) -> ForkServerProcess:
@@ -91,9 +103,24 @@ def _run(start: Start) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (start.largest_file, start.largest_file))
     if start.user is not None:
         os.setuid(start.user)
+    if start.dies_at is not None:
+        _die_at(start.dies_at)
     if start.as_command:
         command.main([*start.overrides, f"run.dir={start.run_dir}"])
         return
     result = run_from_config(configured(start.run_dir, *start.overrides, settings=start.settings))
     if result.stopped:
         sys.exit(EXIT_STATUS[result.stopped])
+
+
+def _die_at(operation: FileOperation) -> None:
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event == operation.event and any(operation.path in str(argument) for argument in arguments):
+            seen += 1
+            if seen == operation.count:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)

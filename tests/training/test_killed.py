@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.processes import Start, begin, finish, wait_until
+from support.processes import FileOperation, Start, begin, finish, wait_until
 from support.runs import evaluation_lines, train
 from support.same_run import assert_same_run
 
@@ -23,7 +23,21 @@ RUN = (
 )
 AGAIN = {"checkpoint.resume_from": "latest"}
 
-Moment = Callable[[Path], bool]
+Moment = FileOperation | tuple[int, float]
+"""Before an operation on a file, or so many seconds after metrics.jsonl has so many lines."""
+
+FIRST_SAVE = FileOperation("open", ".tmp-step_2-")
+CONTROLLER = FileOperation("os.rename", "controller_state.json", 6)
+RECORDED = FileOperation("open", ".controller_state.json.", 5)
+"""The lines of a step are written, and nothing that follows them."""
+COMMITTED = FileOperation("os.rename", "checkpoints/latest", 1)
+"""A checkpoint has its name, and `latest` names the one before."""
+ROTATION = FileOperation("shutil.rmtree", ".tmp-deleted-")
+LATER_SAVE = FileOperation("open", "state/controller.json", 2)
+MODEL = FileOperation("os.rename", ".model.partial-")
+TAKEN_BACK = FileOperation("os.rename", "completions.jsonl")
+"""On the way on: the metrics after the checkpoint are taken back, and the completions are not yet."""
+AIMED = (FIRST_SAVE, CONTROLLER, RECORDED, COMMITTED, ROTATION, LATER_SAVE, MODEL, TAKEN_BACK)
 
 
 @pytest.fixture(scope="module")
@@ -43,48 +57,6 @@ def lines(run_dir: Path, name: str) -> int:
     return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
-def saving(run_dir: Path) -> bool:
-    """A checkpoint is being written, and another one is there already."""
-    here = names(run_dir / "checkpoints")
-    return "latest" in here and any(name.startswith(".tmp-step_") for name in here)
-
-
-def saving_the_first(run_dir: Path) -> bool:
-    return any(name.startswith(".tmp-step_") for name in names(run_dir / "checkpoints"))
-
-
-def rotating(run_dir: Path) -> bool:
-    return any(name.startswith(".tmp-deleted-") for name in names(run_dir / "checkpoints"))
-
-
-def writing_metrics(run_dir: Path) -> bool:
-    """The line of a step is there, and its completions or the controller's state are not yet."""
-    return lines(run_dir, "metrics.jsonl") >= 6
-
-
-def writing_the_controller(run_dir: Path) -> bool:
-    return any(name.startswith(".controller_state.json.") for name in names(run_dir))
-
-
-def sampling(run_dir: Path) -> bool:
-    """Between the line of a step and the next one, which begins with a rollout."""
-    return lines(run_dir, "completions.jsonl") >= 4 * 16
-
-
-def evaluating(run_dir: Path) -> bool:
-    return lines(run_dir, "evaluations.jsonl") > 4
-
-
-def writing_the_model(run_dir: Path) -> bool:
-    return any(name.startswith(".model.partial-") for name in names(run_dir))
-
-
-AIMED: tuple[Moment, ...] = (
-    *(saving, writing_metrics, writing_the_controller, rotating, saving_the_first, sampling, evaluating),
-    writing_the_model,
-)
-
-
 def check_what_is_left(run_dir: Path) -> None:
     """Every visible checkpoint is whole."""
     for name in names(run_dir / "checkpoints"):
@@ -92,15 +64,17 @@ def check_what_is_left(run_dir: Path) -> None:
             verify(run_dir / "checkpoints" / name)
 
 
-def kill_at(start: Start, moment: Moment | float) -> bool:
-    """Start the run and kill it at a moment, or after some seconds; whether it was killed."""
-    process = begin(start)
-    if isinstance(moment, float):
-        process.join(moment)
+def kill_at(start: Start, moment: Moment) -> bool:
+    """Start the run and kill it at a moment; whether it was killed, or ended before."""
+    if isinstance(moment, FileOperation):
+        process = begin(replace(start, dies_at=moment))
     else:
-        wait_until(process, lambda: moment(start.run_dir))
-    if process.pid is not None and process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
+        process = begin(start)
+        steps, seconds = moment
+        wait_until(process, lambda: lines(start.run_dir, "metrics.jsonl") >= steps)
+        process.join(seconds)
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
     return process.exitcode == -signal.SIGKILL
@@ -116,7 +90,7 @@ def assert_undisturbed(undisturbed: Path, run_dir: Path) -> None:
     assert set(names(run_dir / "checkpoints")) == set(names(undisturbed / "checkpoints"))
 
 
-def killed_until_done(run_dir: Path, moments: list[Moment | float]) -> int:
+def killed_until_done(run_dir: Path, moments: Sequence[Moment]) -> int:
     """Kill the run at the moments, one start after another, then let it end; how many kills hit it."""
     start = Start(run_dir, RUN, settings=AGAIN)
     kills = 0
@@ -128,27 +102,24 @@ def killed_until_done(run_dir: Path, moments: list[Moment | float]) -> int:
 
 
 def test_a_run_killed_where_it_writes_ends_as_if_nothing_had_been(undisturbed: Path, tmp_path: Path) -> None:
-    """In the first checkpoint, in a line of metrics, in a later checkpoint, in the controller's file, and after a while."""
-    moments: list[Moment | float] = [saving_the_first, writing_metrics, saving, writing_the_controller, 0.5]
-    kills = killed_until_done(tmp_path / "run", moments)
-    assert kills >= 4
+    """In its first checkpoint, in the controller's file, before `latest`, in a rotation, and in a step, on the way on each time."""
+    moments = [FIRST_SAVE, CONTROLLER, COMMITTED, ROTATION, (9, 0.02)]
+    assert killed_until_done(tmp_path / "run", moments) >= 4
     assert_undisturbed(undisturbed, tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_a_run_killed_at_thirty_moments_ends_as_if_nothing_had_been(undisturbed: Path, tmp_path: Path) -> None:
-    began = time.monotonic()
-    assert finish(Start(tmp_path / "timed", RUN)) == 0
-    whole = time.monotonic() - began
+    """Each run is killed three times: twice anywhere, from the first moment of its start on, and once at an aimed moment."""
     rng = random.Random()
     kills, number = 0, 0
     while kills < 30:
-        # each run is killed three times before it may end, the second and third time on its way on
-        moments: list[Moment | float] = [rng.uniform(0.0, whole) for _ in range(3)]
-        moments[number % 3] = AIMED[number % len(AIMED)]
+        moments: list[Moment] = [(rng.randint(0, 4), rng.uniform(0.0, 0.3)), (rng.randint(3, 9), rng.uniform(0.0, 0.2))]
+        moments.insert(number % 3, AIMED[number % len(AIMED)])
         kills += killed_until_done(tmp_path / str(number), moments)
         assert_undisturbed(undisturbed, tmp_path / str(number))
         number += 1
+    assert number < 20
 
 
 def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:

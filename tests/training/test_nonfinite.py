@@ -77,7 +77,7 @@ def test_the_counts_go_on_after_a_resume(skipping: Path, tmp_path: Path) -> None
 def test_the_run_stops_naming_step_term_and_prompt_and_can_go_on_with_the_steps_left_out(
     skipping: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(NonFiniteError, match="step 2, process 0: loss is (nan|inf|-inf); the optimiser step") as stop:
+    with pytest.raises(NonFiniteError, match=r"step 2, process 0: loss is (nan|inf|-inf); the optimiser step") as stop:
         train(tmp_path / "run", *RUN)
     said = str(stop.value)
     bad = next(line for line in completion_lines(skipping) if line["step"] == 2)
