@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -15,6 +15,8 @@ from torch import nn
 
 from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.preflight import holds_checkpoint, run_marks
+from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
@@ -23,7 +25,8 @@ from maxent_grpo.report.read import read_config
 from maxent_grpo.run_lock import locked
 from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.history import adopt_history
-from maxent_grpo.telemetry.run_dir import prepare_run_dir, remove_partials
+from maxent_grpo.telemetry.run_dir import prepare_run_dir, remove_partials, write_config
+from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
 from maxent_grpo.training.checkpoint.run_state import (
@@ -126,6 +129,18 @@ def entered_directory(config: RootConfig) -> Iterator[tuple[Path, Resume | None]
         yield run_dir, resume
 
 
+def describe_run(config: RootConfig, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Keep what the run is: its settings, what was said on its command line, and the versions that it is made with.
+
+    Raises:
+        StorageError: one of the files cannot be written.
+    """
+    with storage_errors(run_dir):
+        write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+        write_overrides(run_dir, overrides)
+        write_versions(run_dir)
+
+
 def begin_anew(config: RootConfig, run_dir: Path) -> None:
     """Take back what a run left in its directory that was killed before its first checkpoint: its lines come again.
 
@@ -209,7 +224,7 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience
     set_learning_rate(ctx.optimization.handles)
-    logger.info("resumed from %s at step %d", ctx.resume_checkpoint, ctx.resume_state["step"])
+    ctx.logging.write_note(f"resumed from {ctx.resume_checkpoint} at step {ctx.resume_state['step']}")
 
 
 def _plain(value: Any) -> Any:

@@ -19,8 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
-from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
-from maxent_grpo.config.resumed import write_overrides
+from maxent_grpo.config.resolve import longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice, OnNonfinite
 from maxent_grpo.errors import ConfigError, StorageError
@@ -34,11 +33,8 @@ from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
-from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
-from maxent_grpo.telemetry.run_dir import write_config
 from maxent_grpo.telemetry.summary import startup_summary
-from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
@@ -70,7 +66,7 @@ from maxent_grpo.training.prepared_rows import (
 )
 from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.requeue import requeue_job, wants_requeue
-from maxent_grpo.training.resume import Resume, config_tree, entered_directory, register_state, restore
+from maxent_grpo.training.resume import Resume, config_tree, describe_run, entered_directory, register_state, restore
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -127,10 +123,7 @@ def run_from_config(
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
     stopping = Stopping.within(config.run.max_hours, started)
     with entered_directory(config) as (run_dir, resume):
-        with storage_errors(run_dir):
-            write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
-            write_overrides(run_dir, overrides)
-            write_versions(run_dir)
+        describe_run(config, run_dir, overrides)
         handles = build_logging(config.logging, run_dir)
         handles.writers.extend(watchers)
         try:

@@ -155,7 +155,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "a step whose loss overflows, left out: optim/skipped_nonfinite": (
         "scoring=dr_grpo",
         "run.on_nonfinite=skip",
-        *only_reward("overflows_in_two_steps"),
+        "reward.terms.task=0",
+        "reward.functions.spread=support.graders:overflows_in_two_steps",
         "optimization.total_training_steps=6",
         "evaluation.enabled=false",
     ),
