@@ -60,8 +60,13 @@ class Start:
 
 def begin(start: Start) -> ForkServerProcess:
     """Start it; ``exitcode`` is minus the signal's number for a process that one ended."""
+    return forked(_run, start)
+
+
+def forked(function: Callable[..., None], *arguments: Any) -> ForkServerProcess:
+    """A process of its own that calls a function."""
     _serve()
-    process = CONTEXT.Process(target=_run, args=(start,))
+    process = CONTEXT.Process(target=function, args=arguments)
     process.start()
     return process
 

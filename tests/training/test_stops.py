@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from accelerate import Accelerator
-from support.processes import Start, begin, finish, wait_until
+from support.processes import Start, begin, finish, forked, wait_until
 from support.runs import checkpoint_of, configured, metric_lines, only_reward, small, train
 from support.same_run import assert_same_run
+from support.two_ranks_faults import meet
 
 from maxent_grpo.config.run import Requeue
 from maxent_grpo.telemetry.quiet import QuietWriter
@@ -137,6 +140,21 @@ def test_a_run_out_of_time_saves_in_time_and_goes_on(tmp_path: Path) -> None:
     further = (*RUN, f"optimization.total_training_steps={result.global_step + 1}")
     train(tmp_path / "run", *further, resume_from=tmp_path / "run")
     assert [line["step"] for line in metric_lines(tmp_path / "run")] == list(range(1, result.global_step + 2))
+
+
+def test_what_one_process_meets_all_of_them_decide_alike(tmp_path: Path) -> None:
+    """Two processes: a signal to one of them stops both, and a loss that is not finite in one is an error of both."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [forked(meet, rank, port, tmp_path) for rank in range(2)]
+    for each in ranks:
+        each.join(120)
+    assert [each.exitcode for each in ranks] == [0, 0]
+    first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
+    assert first == second
+    assert first[:2] == [StopCause.none, StopCause.terminate]
+    assert first[2].startswith("step 3, process 1: loss is nan; the optimiser step was not taken. row of process 1. ")
 
 
 @pytest.mark.parametrize(
