@@ -156,12 +156,11 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
 
 def _leave(ctx: TrainingLoopContext, parts: LoopParts, cause: StopCause) -> None:
     """Save the run between two steps and say how it goes on; before the first step there is nothing to save."""
-    step, store = parts.state.global_step, parts.saving.store
+    step = parts.state.global_step
     if step == 0:
         logger.warning("stopped by %s before the first step: nothing is trained yet", SAID[cause])
         return
-    if store.latest is None or store.latest.name != f"step_{step}":
-        _save(ctx, parts, is_best=False)
+    _save_once(ctx, parts)
     logger.warning(
         "stopped by %s after step %d, which is saved; continue with %s",
         *(SAID[cause], step, resume_command(ctx.logging.run_dir)),
@@ -178,7 +177,7 @@ def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopPa
                 buffer.put(_next_rollout(ctx, resources, parts, stream))
         assert buffer.experience is not None
         groups = buffer.take()
-        with _told_where_to_go_on(parts):
+        with _saved_if_not_finite(ctx, parts):
             report = train_step(
                 ctx, resources, buffer.experience, groups, parts.controller, parts.clock,
                 step=state.global_step + 1, skip_nonfinite=parts.guard.skip,
@@ -192,19 +191,27 @@ def _take_step(ctx: TrainingLoopContext, resources: StepResources, parts: LoopPa
 
 
 @contextmanager
-def _told_where_to_go_on(parts: LoopParts) -> Iterator[None]:
-    """Add the last checkpoint to what is said of numbers that are not finite.
+def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts) -> Iterator[None]:
+    """Save the run as it was before a step whose numbers are not finite, its rollout included, when that ends the run.
 
     Raises:
-        NonFiniteError: the step's.
+        NonFiniteError: the step's, with how to go on.
     """
     try:
         yield
     except NonFiniteError as error:
-        latest = parts.saving.store.latest
-        if latest is None:
-            raise
-        raise NonFiniteError(f"{error} The last checkpoint is {latest}.") from error
+        step, store = parts.state.global_step, parts.saving.store
+        if step == 0:
+            raise  # nothing is trained yet
+        parts.buffer.put_back()
+        try:
+            _save_once(ctx, parts)
+        except StorageError as problem:
+            logger.error("%s", problem)  # the step's error is the one to know
+            raise error from None
+        raise NonFiniteError(
+            f"{error} The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
+        ) from error
 
 
 def _next_rollout(
@@ -235,8 +242,7 @@ def _saved_if_sampling_fails(ctx: TrainingLoopContext, parts: LoopParts, settle:
         if step == 0:
             raise  # nothing is trained yet
         settle()
-        if store.latest is None or store.latest.name != f"step_{step}":
-            _save(ctx, parts, is_best=False)
+        _save_once(ctx, parts)
         raise GenerationError(
             f"{error}. The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
         ) from error
@@ -330,6 +336,13 @@ def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:
     step, every = parts.state.global_step, parts.saving.every_n_steps
     last = step == total or parts.state.stop_training
     return last or is_best or (every is not None and step % every == 0)
+
+
+def _save_once(ctx: TrainingLoopContext, parts: LoopParts) -> None:
+    """Write a checkpoint unless the newest one is of this step."""
+    latest = parts.saving.store.latest
+    if latest is None or latest.name != f"step_{parts.state.global_step}":
+        _save(ctx, parts, is_best=False)
 
 
 def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:

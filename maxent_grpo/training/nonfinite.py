@@ -55,13 +55,13 @@ class NonFiniteGuard:
         if problem is None:
             self.in_a_row = 0
             return
-        self.total += 1
-        self.in_a_row += 1
-        if self.in_a_row > self.most_in_a_row:
+        if self.in_a_row >= self.most_in_a_row:
             raise NonFiniteError(
-                f"{problem} It is the {ordinal(self.in_a_row)} step in a row, and run.max_nonfinite={self.most_in_a_row} may be left "
+                f"{problem} It is the {ordinal(self.in_a_row + 1)} step in a row, and run.max_nonfinite={self.most_in_a_row} may be left "
                 "out."
             )
+        self.total += 1
+        self.in_a_row += 1
         logger.warning("left out (run.on_nonfinite=skip): %s", problem)
 
     def metrics(self) -> dict[str, float]:

@@ -86,7 +86,7 @@ def test_a_sign_is_told_when_it_shows_once_and_with_its_cure(healthy: list[Line]
     assert line.startswith(f"warning: {name}, first at step {before + needed - 1}, in ")
 
 
-def test_a_step_that_was_left_out_is_no_spike_and_counts_in_none(healthy: list[Line]) -> None:
+def test_steps_that_were_left_out_are_no_signs(healthy: list[Line]) -> None:
     left_out = {"optim/skipped": 1.0, "reward/equal_groups": 0.0}
     assert heard([*healthy, *[left_out] * 15, *healthy])[0] == []
 

@@ -85,10 +85,30 @@ def test_the_run_stops_naming_step_term_and_prompt_and_can_go_on_with_the_steps_
     assert f"advantages of row {bad['row_id']}, completion 1 of 4 ({bad['prompt']!r})" in said
     assert said.count(bad["row_id"]) == 3
     assert "1 more" in said
-    assert f"run.on_nonfinite=skip. The last checkpoint is {tmp_path}/run/checkpoints/step_1." in said
+    saved = f"{tmp_path}/run/checkpoints/step_1"
+    assert said.endswith(
+        f"run.on_nonfinite=skip. The run is saved at step 1; continue it with checkpoint.resume_from={saved}"
+    )
     assert [line["step"] for line in metric_lines(tmp_path / "run")] == [1]
     assert train(tmp_path / "run", *RUN, SKIP, resume_from=tmp_path / "run").global_step == 6
     assert_identical(weights_of(checkpoint_of(skipping)), weights_of(checkpoint_of(tmp_path / "run")))
+
+
+def test_a_run_without_checkpoints_is_saved_before_the_step_with_the_rollout_that_it_trains(tmp_path: Path) -> None:
+    """Inside a rollout of two updates, of which the second one is not finite either: going on takes the same steps."""
+    inside = (*RUN, "checkpoint.every_n_steps=9", "optimization.num_iterations=2", "run.max_nonfinite=4")
+    train(tmp_path / "skip", *inside, SKIP)
+    left_out = [line["step"] for line in metric_lines(tmp_path / "skip") if "loss/total" not in line]
+    bad = left_out[0]
+    assert bad > 1
+    for resume_from in (None, tmp_path / "run"):
+        with pytest.raises(NonFiniteError, match=f"step {bad}, .* The run is saved at step {bad - 1}; continue"):
+            train(tmp_path / "run", *inside, resume_from=resume_from)
+    assert checkpoint_of(tmp_path / "run").name == f"step_{bad - 1}"
+    train(tmp_path / "run", *inside, SKIP, resume_from=tmp_path / "run")
+    ends = [checkpoint_of(tmp_path / name) for name in ("skip", "run")]
+    assert_identical(weights_of(ends[0]), weights_of(ends[1]))
+    assert completion_lines(tmp_path / "run") == completion_lines(tmp_path / "skip")
 
 
 def test_a_gradient_that_is_not_finite_is_traced_to_its_prompts(tmp_path: Path) -> None:
