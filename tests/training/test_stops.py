@@ -129,10 +129,10 @@ def test_the_run_stops_when_two_of_its_longest_turns_would_not_fit_any_more() ->
 
 def test_a_run_out_of_time_saves_in_time_and_goes_on(tmp_path: Path) -> None:
     long = (*RUN, "optimization.total_training_steps=2000", "checkpoint.every_n_steps=3")
-    config = configured(tmp_path / "run", *long, settings={"run.max_hours": 3 / 3600})
+    config = configured(tmp_path / "run", *long, settings={"run.max_hours": 4 / 3600})
     began = time.monotonic()
     result = run_from_config(config)
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 4.0
     assert (result.stopped, EXIT_STATUS[result.stopped]) == (StopCause.time_limit, 75)
     assert 0 < result.global_step < 2000
     last = metric_lines(tmp_path / "run")[-1]["step"]
