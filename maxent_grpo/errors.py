@@ -44,5 +44,9 @@ class NonFiniteError(MaxentGrpoError, ArithmeticError):
     """A loss, gradient or log-probability is NaN or infinite; raised before the optimiser step."""
 
 
+class StorageError(MaxentGrpoError, OSError):
+    """A file of the run cannot be written: the disk is full, a quota is used up, or the folder became read-only."""
+
+
 class CheckpointError(MaxentGrpoError, RuntimeError):
     """A checkpoint is missing, half-written, or belongs to a different objective or dataset."""

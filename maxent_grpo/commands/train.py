@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import time
 from pathlib import Path
 
 import hydra
@@ -32,15 +33,18 @@ from maxent_grpo.errors import (
     MaxentGrpoError,
     NonFiniteError,
     RewardError,
+    StorageError,
 )
 from maxent_grpo.sweeps.failure import SweepError
 
-EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError)
+EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError, StorageError)
 """Errors whose message is all that the user needs, the traceback being in run.log; any other one shows its own."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of any program that the signal ends."""
 
+_started: float | None = None
+"""When the command began, a time of ``time.monotonic``; jobs of a sweep share it."""
 _failures: list[MaxentGrpoError] = []
 """The expected error of a single run: raised through Hydra it would be headed by a line of Hydra's."""
 
@@ -48,8 +52,11 @@ _failures: list[MaxentGrpoError] = []
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line (or the given arguments), pass the gates, run.
 
-    Exits with status 2 when the configuration is wrong, and 1 when the run could not be made for another expected reason.
+    Exits with status 2 when the configuration is wrong, 1 when the run could not be made for another expected reason, and 75,
+    143 or 130 when it was saved and stopped before its end: out of time, by SIGTERM, by SIGINT.
     """
+    global _started
+    _started = time.monotonic()
     if arguments is not None:
         sys.argv = [program(), *arguments]  # where Hydra reads them
     if {"--help", "-h"} & set(sys.argv[1:]):
@@ -109,8 +116,12 @@ def hydra_main(config: DictConfig) -> None:
             # for some seconds there is nothing else to see
             print("loading torch and transformers", flush=True)
         from maxent_grpo.training.preview.run import start
+        from maxent_grpo.training.stopping import EXIT_STATUS
 
-        start(checked, list(runtime.overrides.task))
+        stopped = start(checked, list(runtime.overrides.task), started=_started).stopped
+        if stopped:
+            # no error, so that it also ends a sweep, whose other jobs would only begin
+            sys.exit(EXIT_STATUS[stopped])
     except EXPECTED as error:
         if runtime.mode == RunMode.MULTIRUN:
             raise

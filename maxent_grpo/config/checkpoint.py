@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+LATEST = "latest"
+"""Value of `checkpoint.resume_from` that stands for the run in run.dir."""
+
 
 class MetricGoal(StrEnum):
     """Which direction of a metric is better."""
@@ -20,7 +23,7 @@ class CheckpointConfig:
     keep_last: int = 2
     """How many checkpoints rotation keeps, besides the best; 0 keeps all [checkpoints]."""
     resume_from: str | None = None
-    """A run directory (its latest checkpoint) or a checkpoint folder to continue from, bit for bit."""
+    """A run directory (its latest checkpoint) or a checkpoint folder to continue from, bit for bit; `latest` goes on with the run in run.dir from its latest checkpoint, and starts it where there is none, so that one command serves every start."""
     best_metric: str | None = None
     """Evaluation metric whose best checkpoint is kept as checkpoints/best; null keeps none."""
     best_goal: MetricGoal = MetricGoal.max

@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES, controller_warnings
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES, credit_warnings
 from maxent_grpo.config.contradictions_data import DATA_RULES
@@ -28,6 +29,7 @@ from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnin
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.run import Requeue
 from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
 
 
@@ -127,6 +129,16 @@ def _profile(config: RootConfig) -> Iterator[str]:
         )
 
 
+def _requeue(config: RootConfig) -> Iterator[str]:
+    requeue, source = config.run.requeue, config.checkpoint.resume_from
+    if requeue is not Requeue.never and source != LATEST:
+        said = "null" if source is None else source
+        yield (
+            f"run.requeue={requeue} with checkpoint.resume_from={said}: the job that is queued again would not go on with the "
+            f"run; use checkpoint.resume_from={LATEST}"
+        )
+
+
 def _best_checkpoint(config: RootConfig) -> Iterator[str]:
     checkpoint = config.checkpoint
     metric = checkpoint.best_metric
@@ -184,6 +196,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     *EVALUATION_RULES,
     _best_checkpoint,
     _profile,
+    _requeue,
     _resume,
     _single_run,
     *REWARD_RULES,

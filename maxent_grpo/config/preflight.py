@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, held_out_source, settled_sources
 from maxent_grpo.config.generation import VllmGenerationConfig
@@ -15,13 +16,13 @@ from maxent_grpo.config.logging import TrackerName, WandbMode
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
+from maxent_grpo.report.read import RECORD_FILES
+from maxent_grpo.run_lock import lock_holder
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
-RUN_MARKS = (
-    "config.yaml", "metrics.jsonl", "completions.jsonl", "evaluations.jsonl", CHECKPOINTS, "controller_state.json",
-)  # fmt: skip
-"""A folder with any of these holds a run."""
+UNFINISHED = ".tmp-"
+"""Beginning of the names of checkpoints that are being written."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -39,14 +40,14 @@ def preflight(config: RootConfig) -> Iterator[str]:
 
 def _resume(config: RootConfig) -> Iterator[str]:
     source = config.checkpoint.resume_from
-    if source is None:
+    if source is None or source == LATEST:
         return
     if not Path(source).exists():
         yield (
             f"checkpoint.resume_from={source}: does not exist; name a run directory, or one of its {CHECKPOINTS}/step_N "
             f"folders"
         )
-    elif not _holds_checkpoint(Path(source)):
+    elif not holds_checkpoint(Path(source)):
         yield (
             f"checkpoint.resume_from={source}: holds no checkpoint; name a run directory that has saved one, or one of its "
             f"{CHECKPOINTS}/step_N folders"
@@ -70,11 +71,17 @@ def _controller_state(config: RootConfig) -> Iterator[str]:
 
 def _run_directory(config: RootConfig) -> Iterator[str]:
     folder = Path(config.run.dir)
-    if any((folder / name).exists() for name in RUN_MARKS) and not resumes(config.checkpoint.resume_from, folder):
-        if _holds_checkpoint(folder):
+    holder = lock_holder(folder)
+    if holder is not None:
+        yield f"run.dir={folder}: a run is going on there ({holder}); wait for it, stop it, or name another folder"
+    elif run_marks(folder) and not resumes(config.checkpoint.resume_from, folder):
+        if holds_checkpoint(folder):
             go_on = f"name another folder, or continue that run with checkpoint.resume_from={folder}"
         else:
-            go_on = "it has no checkpoint to continue from: remove the folder, or name another"
+            go_on = (
+                "it has no checkpoint to continue from: remove the folder, name another, or begin the run anew there with "
+                f"checkpoint.resume_from={LATEST}"
+            )
         yield f"run.dir={folder}: already holds a run; {go_on}"
     existing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
     if not existing.is_dir():
@@ -168,7 +175,16 @@ def own_functions(config: RootConfig) -> dict[str, str]:
     return functions
 
 
-def _holds_checkpoint(source: Path) -> bool:
+def run_marks(folder: Path) -> list[str]:
+    """What in a folder makes it a run's: lines of a record, a checkpoint. A start that failed leaves neither."""
+    marks = [name for name in RECORD_FILES if (folder / name).is_file() and (folder / name).stat().st_size]
+    saved = folder / CHECKPOINTS
+    if saved.is_dir() and any(not path.name.startswith(UNFINISHED) for path in saved.iterdir()):
+        marks.append(CHECKPOINTS)
+    return marks
+
+
+def holds_checkpoint(source: Path) -> bool:
     """Whether a run directory, its checkpoints folder, a pointer file in that or a checkpoint folder holds one."""
     if source.is_file():
         source = source.parent
@@ -178,13 +194,17 @@ def _holds_checkpoint(source: Path) -> bool:
             source / MANIFEST,
             *source.glob(f"step_*/{MANIFEST}"),
             *source.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"),
+            # a checkpoint that was about to take the place of one of the same step
+            *source.glob(f"{CHECKPOINTS}/.replacing-step_*/{MANIFEST}"),
         ]
     )
 
 
 def resumes(source: str | Path | None, folder: Path) -> bool:
-    """Whether the run in ``folder`` is the one that ``source``, a run directory or a checkpoint in it, continues."""
+    """Whether the run in ``folder`` is the one that ``source``, a run directory, a checkpoint in it, or `latest`, continues."""
     if source is None:
         return False
+    if source == LATEST:
+        return True
     resumed = Path(source).resolve()
     return folder.resolve() in (resumed, *resumed.parents)

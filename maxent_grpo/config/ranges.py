@@ -218,6 +218,8 @@ RANGES: dict[str, Interval] = {
     "checkpoint.keep_last": COUNT_OR_ZERO,
     "checkpoint.early_stop_patience": COUNT,
     "run.num_threads": COUNT,
+    "run.max_hours": POSITIVE,
+    "run.max_nonfinite": COUNT_OR_ZERO,
 }
 """Dotted path to interval. A path that the chosen option does not have is passed over, and so is null."""
 

@@ -1,7 +1,8 @@
 """The settings of a run that is continued: what its own command line said, with the new one on top.
 
 A run keeps its overrides in ``overrides.json``. Resuming takes them first, so that
-`python train.py checkpoint.resume_from=<run>` continues the run as it was and anything else on the line changes it.
+`python train.py checkpoint.resume_from=<run>` continues the run as it was and anything else on the line changes it; with
+`checkpoint.resume_from=latest` that run is the one in `run.dir`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import Any, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.preflight import CHECKPOINTS
+from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.secrets import lost_secrets, redacted
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.report.atomic import write_atomically
 
 OVERRIDES_FILE = "overrides.json"
 RESUME = "checkpoint.resume_from"
@@ -25,7 +29,8 @@ _OF_THE_MACHINE = re.compile(
     r"[+~]*(?:(?:run|logging|hydra|controller\.paths)[./=]"
     r"|checkpoint\.(?:final_model|resume_from|keep_last|every_n_steps)=|[\w.]*\.cache_dir=)"
 )
-OF_ONE_RUN = ("run.dir", RESUME, "hydra", "controller.paths")
+RUN_DIR = "run.dir"
+OF_ONE_RUN = (RUN_DIR, RESUME, "hydra", "controller.paths")
 """Settings that belong to one run only and are not taken over; a prefix stands for all below it."""
 
 
@@ -37,9 +42,12 @@ def with_run_overrides(overrides: Sequence[str]) -> list[str]:
     record of overrides, the overrides come back as they are: what is wrong with the path is for the gates to say.
 
     Raises:
-        ConfigError: the run's record of overrides is damaged, or a secret in it has to be said again.
+        ConfigError: the run's record of overrides is damaged, a secret in it has to be said again, or `latest` is asked for in a
+            folder that is new each time.
     """
-    path = _resume_path(overrides)
+    path = _value(overrides, RESUME)
+    if path == LATEST:
+        path = _own_folder(overrides)
     record = None if path is None else _record(Path(path))
     if record is None:
         return list(overrides)
@@ -52,7 +60,8 @@ def with_run_overrides(overrides: Sequence[str]) -> list[str]:
 
 def write_overrides(run_dir: Path, overrides: Sequence[str]) -> None:
     """Keep a run's overrides in its directory, without secrets."""
-    (run_dir / OVERRIDES_FILE).write_text(json.dumps(list(map(redacted, overrides)), indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(list(map(redacted, overrides)), indent=1) + "\n"
+    write_atomically(run_dir / OVERRIDES_FILE, lambda file: file.write(text.encode("utf-8")))
 
 
 def of_the_training(overrides: Sequence[str]) -> list[str]:
@@ -60,8 +69,21 @@ def of_the_training(overrides: Sequence[str]) -> list[str]:
     return [text for text in overrides if not _OF_THE_MACHINE.match(text)]
 
 
-def _resume_path(overrides: Sequence[str]) -> str | None:
-    named = [text for text in overrides if _key(text) == RESUME]
+def _own_folder(overrides: Sequence[str]) -> str | None:
+    """The run directory that the overrides name; None where Hydra or a preset may give it."""
+    given = _value(overrides, RUN_DIR)
+    elsewhere = ("hydra.", f"{PRESETS}")
+    if given is None and not any(_key(text).startswith(elsewhere) for text in overrides):
+        raise ConfigError(
+            f"{RESUME}={LATEST} goes on with the run in {RUN_DIR}, which is a new folder each time unless it is given: write "
+            f"{RUN_DIR}=outputs/NAME"
+        )
+    return given
+
+
+def _value(overrides: Sequence[str], setting: str) -> str | None:
+    """What the last of the overrides makes of a setting; None for null, a sweep, and where none sets it."""
+    named = [text for text in overrides if _key(text) == setting]
     if not named:
         return None
     try:

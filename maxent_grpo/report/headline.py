@@ -69,7 +69,9 @@ def header_html(record: RunRecord) -> str:
     facts.append(("time in steps", duration(record.seconds) if record.seconds else None))
     tokens = metric_series(record.rows, "data/input_tokens_seen")[1]
     facts.append(("tokens seen", f"{tokens[-1]:,.0f}" if tokens else None))
-    facts.append(("resumed from", record.setting("checkpoint.resume_from")))
+    source = record.setting("checkpoint.resume_from")
+    # `latest` is the run's own folder, also where the run began there
+    facts.append(("resumed from", None if source == "latest" else source))
     items = "".join(
         f"<div><dt>{name}</dt><dd>{escape(str(value))}</dd></div>" for name, value in facts if value is not None
     )

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from maxent_grpo.config.declared import options
 from maxent_grpo.config.extend import add_option
 from maxent_grpo.config.logging import Console
-from maxent_grpo.config.preflight import CHECKPOINTS, RUN_MARKS
+from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
 from maxent_grpo.report.read import METRICS_FILE
@@ -154,7 +154,7 @@ def earlier_part(folder: Path, sweep_dir: Path, record: JobRecord) -> tuple[str 
     Raises:
         ConfigError: the folder holds a run that is not an earlier part of this job.
     """
-    if not any((folder / mark).exists() for mark in RUN_MARKS):
+    if not run_marks(folder):
         return None, "starts"
     before = read_job(folder)
     if before is None or before.overrides != record.overrides:

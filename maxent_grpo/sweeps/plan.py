@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from maxent_grpo.config.preflight import CHECKPOINTS, RUN_MARKS
+from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.sweeps.job import complete_checkpoint
 from maxent_grpo.sweeps.record import (
@@ -107,7 +107,7 @@ def decide(folder: Path, job: PlannedJob) -> Decision:
     checkpoint = complete_checkpoint(folder / job.name)
     if checkpoint is not None:
         return Decision(job, Action.resume, f"{before}; goes on from {CHECKPOINTS}/{checkpoint.name}")
-    kept = any((folder / job.name / mark).exists() for mark in RUN_MARKS)
+    kept = bool(run_marks(folder / job.name))
     moved = f", its files are kept in {SET_ASIDE}" if kept else ""
     return Decision(job, Action.start, f"{before} without a checkpoint{moved}")
 

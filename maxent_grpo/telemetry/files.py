@@ -13,10 +13,10 @@ import os
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from maxent_grpo.errors import DataError, NonFiniteError
-from maxent_grpo.report.atomic import sync_directory
+from maxent_grpo.report.atomic import storage_errors, sync_directory
 from maxent_grpo.report.read import COMPLETIONS_FILE, EVALUATIONS_FILE, METRICS_FILE, iterate_jsonl
 from maxent_grpo.telemetry.quiet import QuietWriter
 
@@ -31,8 +31,10 @@ class _LineFile:
         self.last_step = -1
         if path.exists():
             self._recover()
-        self._file: BinaryIO = path.open("ab")
-        sync_directory(path.parent)
+        with storage_errors(path):
+            # unbuffered: what cannot be written is known at once, and nothing waits to fail again
+            self._file = path.open("ab", buffering=0)
+            sync_directory(path.parent)
 
     def _recover(self) -> None:
         whole_bytes = 0
@@ -49,22 +51,37 @@ class _LineFile:
             os.truncate(self.path, whole_bytes)
 
     def append(self, step: int, objects: Sequence[Mapping[str, Any]]) -> None:
-        """Write one line an object, all of them in one go; ``step`` must be beyond every step in the file."""
+        """Write one line an object, all of them in one go; ``step`` must be beyond every step in the file.
+
+        Raises:
+            StorageError: the disk did not take them; then none is in the file.
+        """
         if step <= self.last_step:
             raise ValueError(
                 f"{self.path} already holds step {self.last_step}, so step {step} cannot be added: each step is written "
                 "once and in order; a resumed run first cuts its history back to the step it continues from"
             )
         lines = [json.dumps({"step": step, **value}, allow_nan=False) + "\n" for value in objects]
-        self._file.write("".join(lines).encode("ascii"))
-        self._file.flush()
+        with storage_errors(self.path):
+            self._write("".join(lines).encode("ascii"))
         self.last_step = step
+
+    def _write(self, data: bytes) -> None:
+        """All of it, or nothing."""
+        whole = self.path.stat().st_size
+        rest = memoryview(data)
+        try:
+            while rest:  # a disk that is nearly full takes a part
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            os.ftruncate(self._file.fileno(), whole)
+            raise
 
     def sync(self) -> None:
         """Make every line durable."""
         if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            with storage_errors(self.path):
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Make every line durable and close; closing again does nothing."""

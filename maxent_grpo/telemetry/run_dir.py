@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from maxent_grpo.config.preflight import RUN_MARKS, resumes
+from maxent_grpo.config.preflight import resumes, run_marks
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.report.atomic import write_atomically
+from maxent_grpo.report.atomic import PARTIAL, storage_errors, write_atomically
 from maxent_grpo.report.read import CONFIG_FILE, OPTIONS_COMMENT
 from maxent_grpo.telemetry.quiet import QuietWriter
 
@@ -28,7 +30,7 @@ def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) ->
         ConfigError: another run lives there, or the folder cannot be made.
     """
     run_dir = Path(path)
-    marks = [mark for mark in RUN_MARKS if (run_dir / mark).exists()]
+    marks = run_marks(run_dir)
     if marks and not resumes(resumed_from, run_dir):
         other = "" if resumed_from is None else f", and it is not the run of checkpoint.resume_from={resumed_from}"
         raise ConfigError(
@@ -40,6 +42,13 @@ def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) ->
     except OSError as error:
         raise ConfigError(f"run.dir={run_dir} cannot be created ({error}): choose a folder you can write to") from error
     return run_dir
+
+
+def remove_partials(run_dir: Path) -> None:
+    """Delete what a process that was killed while it wrote has left: files and folders under a name of work in progress."""
+    for pattern in (f".*{PARTIAL}", f".*{PARTIAL}-*", ".*.replaced-*"):
+        for path in run_dir.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write_config(run_dir: Path, yaml_text: str, options: Mapping[str, str] | None = None) -> Path:
@@ -62,12 +71,42 @@ class _WithoutSecrets(logging.Formatter):
         return redacted(super().format(record))
 
 
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written costs its lines and not the run, and says so once."""
+
+    is_broken = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell the first failure of the file; others are logging's to tell."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        else:
+            self.tell(error)
+
+    def tell(self, error: OSError) -> None:
+        """Say once that lines are lost."""
+        if not self.is_broken:
+            self.is_broken = True
+            print(
+                f"{self.baseFilename} cannot be written ({error.strerror}): its further lines are lost", file=sys.stderr
+            )
+
+    def close(self) -> None:
+        """Close, also a file whose last lines the system does not take."""
+        try:
+            super().close()
+        except OSError as error:
+            self.tell(error)
+
+
 class RunLog(QuietWriter):
     """Writes run.log: what the package's loggers say, and every note, with time, level and module."""
 
     def __init__(self, run_dir: Path) -> None:
         self._logger = logging.getLogger(PACKAGE_LOGGER)
-        self._handler = logging.FileHandler(run_dir / LOG_FILE, encoding="utf-8")
+        with storage_errors(run_dir / LOG_FILE):
+            self._handler = _LogFile(run_dir / LOG_FILE, encoding="utf-8")
         self._handler.setLevel(logging.INFO)
         self._handler.setFormatter(_WithoutSecrets("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
         self._previous_level = self._logger.level
@@ -85,7 +124,10 @@ class RunLog(QuietWriter):
 
     def flush(self) -> None:
         """Hand the lines to the operating system."""
-        self._handler.flush()
+        try:
+            self._handler.flush()
+        except OSError as error:
+            self._handler.tell(error)
 
     def close(self) -> None:
         """Detach from the loggers and close the file; closing again does nothing."""

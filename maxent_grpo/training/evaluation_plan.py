@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.evaluated import BEST, FINAL, LAST, START, Request, Split, split_checkpoint
 from maxent_grpo.config.load import check
-from maxent_grpo.config.preflight import RUN_MARKS
+from maxent_grpo.config.preflight import run_marks
 from maxent_grpo.config.recorded import apply_overrides, recorded_node
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import CheckpointError, ConfigError
@@ -248,6 +248,6 @@ def _output(request: Request, name: str) -> Path:
     """
     safe = re.sub(r"[^\w.-]+", "_", name)
     folder = Path(request.output) if request.output else DEFAULT_FOLDER / safe / f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    if any((folder / name).exists() for name in (*RUN_MARKS, EVALUATION_FILE)):
+    if run_marks(folder) or (folder / EVALUATION_FILE).exists():
         raise ConfigError(f"output={folder}: already holds a run or an evaluation; name another folder")
     return folder

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from maxent_grpo.errors import GenerationError
+from safetensors import SafetensorError
+
+from maxent_grpo.errors import GenerationError, NonFiniteError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
-from maxent_grpo.telemetry.stall import StallWatch
+from maxent_grpo.telemetry.health import HealthWatch
+from maxent_grpo.telemetry.progress import resume_command
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
@@ -36,6 +39,7 @@ from maxent_grpo.training.metrics import (
     machine_metrics,
     step_metrics,
 )
+from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import schedule_line
 from maxent_grpo.training.profiler import StepProfiler
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
@@ -44,6 +48,7 @@ from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.sampled_rollout import RolloutAhead
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
+from maxent_grpo.training.stopping import SAID, StopCause, Stopping
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
 from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.runtime import (
@@ -82,7 +87,9 @@ class LoopParts:
     ahead: RolloutAhead | None = None
     """The rollout that is sampled while another one trains; None where each is sampled when it is needed."""
     clock: PhaseClock = field(default_factory=PhaseClock)
-    stall: StallWatch = field(default_factory=StallWatch)
+    health: HealthWatch = field(default_factory=HealthWatch)
+    stopping: Stopping = field(default_factory=Stopping)
+    guard: NonFiniteGuard = field(default_factory=NonFiniteGuard)
     yardstick: Yardstick | None = None
     """What speed is compared with; None for a model whose operations are not known."""
     until: int | None = None
@@ -101,13 +108,17 @@ class RunResult:
     """The last step's line."""
     evaluations: dict[int, dict[str, float]]
     """Evaluation figures by step, of this process's part of the run."""
+    stopped: StopCause = StopCause.none
+    """Why it ended before its last step, if somebody wanted it to."""
 
 
 def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> RunResult:
-    """Train until the schedule's last step, an early stop, or an error; evaluates before (step 0) and after."""
+    """Train until the schedule's last step, an early stop, a wish to stop, or an error; evaluates before (step 0) and after."""
     total, state = ctx.optimization.schedule.total_training_steps, parts.state
     evaluations: dict[int, dict[str, float]] = {}
     metrics: dict[str, float] = {}
+    stopped = StopCause.none
+    parts.stopping.turn()
     ctx.logging.start(total, state.global_step)
     parts.clock.drain()  # what was put together before belongs to no step
     logger.info("%s", schedule_line(ctx.optimization))
@@ -124,6 +135,11 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     rollouts = RolloutSource(ctx, resources, stream, parts.rows, parts.clock, parts.carried, parts.ahead)
     last = total if parts.until is None else min(parts.until, total)
     while state.global_step < last and not state.stop_training:
+        parts.stopping.turn()
+        stopped = parts.stopping.decide(ctx.runtime.accelerator)
+        if stopped:
+            _leave(ctx, parts, rollouts, stopped)
+            break
         with parts.profiler.watch(state.global_step + 1):
             report = _take_step(ctx, resources, parts, rollouts)
             with parts.clock.phase("measure"):
@@ -141,7 +157,24 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
             with _saved_if_sampling_fails(ctx, parts, is_best=is_best):
                 rollouts.settle(state.global_step)
             _save(ctx, parts, is_best)
-    return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations)
+    for sentence in parts.health.summary():
+        ctx.logging.write_note(sentence)
+    return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations, stopped)
+
+
+def _leave(ctx: TrainingLoopContext, parts: LoopParts, rollouts: RolloutSource, cause: StopCause) -> None:
+    """Save the run between two steps and say how it goes on; before the first step there is nothing to save."""
+    step = parts.state.global_step
+    if step == 0:
+        logger.warning("stopped by %s before the first step: nothing is trained yet", SAID[cause])
+        return
+    with _saved_if_sampling_fails(ctx, parts):
+        rollouts.settle(step)
+    _save_once(ctx, parts)
+    logger.warning(
+        "stopped by %s after step %d, which is saved; continue with %s",
+        *(SAID[cause], step, resume_command(ctx.logging.run_dir)),
+    )
 
 
 def _take_step(
@@ -154,14 +187,43 @@ def _take_step(
                 buffer.put(rollouts.next(buffer.num_rollouts, state.global_step))
         assert buffer.experience is not None
         groups = buffer.take()
-        report = train_step(
-            ctx, resources, buffer.experience, groups, parts.controller, parts.clock, step=state.global_step + 1
-        )
+        with _saved_if_not_finite(ctx, parts, rollouts):
+            report = train_step(
+                ctx, resources, buffer.experience, groups, parts.controller, parts.clock,
+                step=state.global_step + 1, skip_nonfinite=parts.guard.skip,
+            )  # fmt: skip
+            parts.guard.see(report.nonfinite)
     buffer.release_if_done()
     state.global_step += 1
     _follow_policy(ctx, resources, parts)
     state.num_input_tokens_seen += _input_tokens(report)
     return report
+
+
+@contextmanager
+def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: RolloutSource) -> Iterator[None]:
+    """Save the run as it was before a step whose numbers are not finite, its rollout included, when that ends the run.
+
+    Raises:
+        NonFiniteError: the step's, with how to go on.
+    """
+    try:
+        yield
+    except NonFiniteError as error:
+        step, store = parts.state.global_step, parts.saving.store
+        if step == 0:
+            raise  # nothing is trained yet
+        parts.buffer.put_back()
+        with suppress(GenerationError):  # then the next rollout is asked for again
+            rollouts.settle(step)
+        try:
+            _save_once(ctx, parts)
+        except StorageError as problem:
+            logger.error("%s", problem)  # the step's error is the one to know
+            raise error from None
+        raise NonFiniteError(
+            f"{error} The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
+        ) from error
 
 
 @contextmanager
@@ -180,8 +242,7 @@ def _saved_if_sampling_fails(
         if step == 0:
             raise  # nothing is trained yet
         settle()
-        if store.latest is None or store.latest.name != f"step_{step}":
-            _save(ctx, parts, is_best)
+        _save_once(ctx, parts, is_best)
         raise GenerationError(
             f"{error}. The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
         ) from error
@@ -212,6 +273,7 @@ def _measure(
     metrics["generation/staleness"] = trained_from - experience.oldest_version(report.groups)
     if experience.drawing is not None and experience.anchor_version == trained_from:
         metrics |= drawing_metrics(experience.drawing)
+    metrics |= parts.guard.metrics()
     metrics["data/input_tokens_seen"] = parts.state.num_input_tokens_seen
     if parts.renders_when_drawn:
         metrics["data/dropped_prompts"] = parts.position.num_dropped
@@ -240,9 +302,8 @@ def _record(
     with parts.clock.phase("log"):
         metrics |= drain_running(parts.state)
         metrics |= machine_metrics(phases, seconds) | throughput_metrics(work, phases, seconds, parts.yardstick)
-        stalled = parts.stall.see(metrics, ctx.generation.max_completion_len)
-        if stalled is not None:
-            logger.warning("%s", stalled)
+        for sentence in parts.health.see(step, metrics, ctx.generation.max_completion_len):
+            logger.warning("%s", sentence)
         ctx.logging.write_metrics(step, metrics)
         ctx.logging.write_completions(step, completion_records(report))
         write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
@@ -271,8 +332,19 @@ def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:
     return last or is_best or (every is not None and step % every == 0)
 
 
+def _save_once(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool = False) -> None:
+    """Write a checkpoint unless the newest one is of this step."""
+    latest = parts.saving.store.latest
+    if latest is None or latest.name != f"step_{parts.state.global_step}":
+        _save(ctx, parts, is_best)
+
+
 def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
-    """Write a checkpoint of everything the next step needs; files written so far become durable first."""
+    """Write a checkpoint of everything the next step needs; files written so far become durable first.
+
+    Raises:
+        StorageError: the disk did not take it; the checkpoints before are whole.
+    """
     step, registry = parts.state.global_step, ctx.checkpoint_state_ref
     assert registry is not None
 
@@ -282,7 +354,15 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
 
     with parts.clock.phase("checkpoint"):
         ctx.logging.flush()
-        folder = parts.saving.store.save(step, write, is_best=is_best)
+        store = parts.saving.store
+        try:
+            folder = store.save(step, write, is_best=is_best)
+        except (OSError, SafetensorError) as error:
+            kept = "no earlier one is there" if store.latest is None else f"{store.latest} is whole"
+            raise StorageError(
+                f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
+                f"then continue with {resume_command(ctx.logging.run_dir)}"
+            ) from error
     logger.info("saved %s", folder)
 
 

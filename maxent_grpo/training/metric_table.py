@@ -252,7 +252,13 @@ METRICS: dict[str, MetricInfo] = {
     "controller/infeasible": MetricInfo("steps so far whose groups cannot have the target size at any tau", "steps"),
     "optim/gradient_norm": MetricInfo("global gradient norm before clipping"),
     "optim/learning_rate": MetricInfo("learning rate the step was taken with"),
-    "optim/skipped": MetricInfo("1 if the gradient was exactly zero and the step was left out"),
+    "optim/skipped": MetricInfo("1 if the step was left out: its gradient was exactly zero, or not finite"),
+    "optim/skipped_nonfinite": MetricInfo(
+        "steps so far that were left out because their loss or gradient was NaN or infinite; their lines hold nothing of the "
+        "passes that failed",
+        "steps",
+        "run.on_nonfinite=skip",
+    ),
     "mismatch/raw_mean": MetricInfo(
         "mean weight before it is capped or masked; 1 but for noise if nothing is wrong and nothing is sampled ahead",
         when=_COMPARED,

@@ -54,9 +54,17 @@ def step_metrics(
         "data/epoch": report.experience.epoch,
         "data/step_in_epoch": report.experience.step_in_epoch,
     }
+    if report.nonfinite is not None:
+        metrics = {name: value for name, value in metrics.items() if _is_known_without_update(name, value)}
     for name in metrics:
         metric_info(name)
     return metrics
+
+
+def _is_known_without_update(name: str, value: float) -> bool:
+    """Whether a number says something of a step that was left out because another was not finite."""
+    of_the_passes = ("loss/", "policy/", "mismatch/", "weights/", "reference/", "optim/gradient_norm")
+    return not name.startswith(of_the_passes) and math.isfinite(value)
 
 
 def drain_generation_stats(generation: GenerationSettings) -> dict[str, float]:

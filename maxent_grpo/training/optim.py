@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from maxent_grpo.config.optimization import AdamWConfig, OptimizationConfig
-from maxent_grpo.distributed import any_rank
+from maxent_grpo.distributed import any_rank, gather_all
 from maxent_grpo.errors import ConfigError, NonFiniteError
 from maxent_grpo.objective.learning_rate import learning_rate_factor
 from maxent_grpo.training.master_weights import MasterAdamW, needs_master, trained_parameters
@@ -131,21 +132,26 @@ def shared_loss(accelerator: Accelerator, loss: Tensor) -> Tensor:
     return loss * accelerator.num_processes if accelerator.num_processes > 1 else loss
 
 
-def apply_gradients(optimization: OptimizationSettings, accelerator: Accelerator, *, step: int) -> Update:
+Explain = Callable[[], str]
+"""Says, after something was NaN or infinite on some process, what this process knows of where; empty for nothing."""
+
+
+def apply_gradients(
+    optimization: OptimizationSettings, accelerator: Accelerator, *, step: int, explain: Explain = str
+) -> Update:
     """Clip, check and apply the accumulated gradient, advance the schedule, clear the gradient.
 
     Raises:
-        NonFiniteError: the gradient is NaN or infinite on any process; parameters and moments are as before the step.
+        NonFiniteError: the gradient is NaN or infinite on any process; parameters and moments are as before the step, and the
+            gradient is gone. ``explain`` is asked where it comes from.
     """
     handles, schedule = optimization.handles, optimization.schedule
     learning_rate = float(handles.base_optimizer.param_groups[0]["lr"])
     limit = schedule.max_grad_norm if schedule.max_grad_norm > 0 else math.inf
     norm = float(_as_tensor(accelerator.clip_grad_norm_(trained_parameters(handles.base_optimizer), limit)))
     if any_rank(accelerator, not math.isfinite(norm)):
-        raise NonFiniteError(
-            f"step {step}, process {accelerator.process_index}: gradient norm is {norm}; the optimiser step was not taken. "
-            "Lower optimization.learning_rate or look at the step's completions and rewards."
-        )
+        handles.optimizer.zero_grad(set_to_none=True)
+        raise _refusal(accelerator, step, "gradient norm", norm, explain)
     skipped = norm == 0.0 and optimization.skip_zero_signal
     if not skipped:
         handles.optimizer.step()
@@ -155,16 +161,29 @@ def apply_gradients(optimization: OptimizationSettings, accelerator: Accelerator
     return Update(norm, learning_rate, skipped)
 
 
-def check_finite_loss(loss: Tensor, accelerator: Accelerator, *, step: int) -> None:
+def check_finite_loss(loss: Tensor, accelerator: Accelerator, *, step: int, explain: Explain = str) -> None:
     """Refuse a NaN or infinite loss before its gradient is used.
 
     Raises:
-        NonFiniteError: on every process if it is so on any.
+        NonFiniteError: on every process if it is so on any; ``explain`` is asked where it comes from.
     """
     if any_rank(accelerator, not bool(torch.isfinite(loss.detach()))):
-        raise NonFiniteError(
-            f"step {step}, process {accelerator.process_index}: loss is {float(loss.detach())}; the optimiser step was not taken"
-        )
+        raise _refusal(accelerator, step, "loss", float(loss.detach()), explain)
+
+
+def _refusal(accelerator: Accelerator, step: int, what: str, value: float, explain: Explain) -> NonFiniteError:
+    """The same error on every process: what is wrong on which of them, and where that comes from."""
+    wrong = not math.isfinite(value)
+    found = gather_all(accelerator, (wrong, value, explain() if wrong else ""))
+    parts = [
+        f"process {rank}: {what} is {number}; the optimiser step was not taken{f'. {where}' if where else ''}"
+        for rank, (is_wrong, number, where) in enumerate(found)
+        if is_wrong
+    ]
+    return NonFiniteError(
+        f"step {step}, {'; '.join(parts)}. Lower optimization.learning_rate, look at these completions and their rewards, or "
+        "leave such steps out with run.on_nonfinite=skip."
+    )
 
 
 def _as_tensor(norm: Tensor | float | None) -> Tensor | float:

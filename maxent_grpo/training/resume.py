@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
+from omegaconf import OmegaConf
 from torch import nn
 
+from maxent_grpo.config.checkpoint import LATEST
+from maxent_grpo.config.preflight import holds_checkpoint, run_marks
 from maxent_grpo.config.presets import flatten
+from maxent_grpo.config.resolve import chosen_options
+from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.config.secrets import lost_secrets, redacted_tree
+from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.config.secrets import lost_secrets, redacted, redacted_tree
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
+from maxent_grpo.report.atomic import storage_errors
+from maxent_grpo.report.read import read_config
+from maxent_grpo.run_lock import locked
+from maxent_grpo.telemetry.config_text import config_text
+from maxent_grpo.telemetry.environment import write_environment
+from maxent_grpo.telemetry.history import adopt_history
+from maxent_grpo.telemetry.run_dir import prepare_run_dir, remove_partials, write_config
+from maxent_grpo.telemetry.tracking import TrackedRun
+from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
 from maxent_grpo.training.checkpoint.run_state import (
@@ -26,9 +42,16 @@ from maxent_grpo.training.checkpoint.run_state import (
 )
 from maxent_grpo.training.checkpoint.store import find_checkpoint
 from maxent_grpo.training.checkpoint.weights import load_weights
+from maxent_grpo.training.control.state import claim_state_file, state_file
 from maxent_grpo.training.loop import LoopParts
+from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.optim import set_learning_rate
 from maxent_grpo.training.types.runtime import TrainingLoopContext
+
+GUARD = "nonfinite"
+"""Name of the state that counts steps which were left out; checkpoints of earlier versions have none."""
+BEFORE_EVERYTHING = -1
+"""A step before that of the first evaluation."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,17 +101,90 @@ def refuse_lost_secrets(config: RootConfig) -> None:
 
 
 def find_resume(config: RootConfig) -> Resume | None:
-    """The checkpoint that ``checkpoint.resume_from`` means, or None.
+    """The checkpoint that ``checkpoint.resume_from`` means, or None; `latest` may find none.
 
     Raises:
         CheckpointError: there is none, it is damaged, or its objective or data differ from the configuration's.
     """
-    if config.checkpoint.resume_from is None:
+    source = config.checkpoint.resume_from
+    if source == LATEST:
+        source = config.run.dir if holds_checkpoint(Path(config.run.dir)) else None
+    if source is None:
         return None
-    folder = find_checkpoint(config.checkpoint.resume_from)
+    folder = find_checkpoint(source)
     extras = load_run_state(folder).extras
     require_compatible(extras["config"], config_tree(config))
     return Resume(folder, folder.parent.parent, int(extras["step"]))
+
+
+@contextmanager
+def entered_directory(config: RootConfig) -> Iterator[tuple[Path, Resume | None]]:
+    """The run directory, made and locked within the block, and the checkpoint that the run goes on from, if any.
+
+    Its record is then that of the run so far: what was written after the checkpoint is taken back, as the steps come again.
+
+    Raises:
+        ConfigError: another run lives or goes on there.
+        CheckpointError: as ``find_resume``.
+    """
+    run_dir, resumed_from = Path(config.run.dir), config.checkpoint.resume_from
+    with ExitStack() as held:
+        is_there = run_dir.is_dir()
+        if is_there:  # before anything in it is believed
+            held.enter_context(locked(run_dir))
+        resume = find_resume(config)
+        prepare_run_dir(run_dir, resumed_from)
+        if not is_there:
+            held.enter_context(locked(run_dir))
+        remove_partials(run_dir)
+        claim_state_file(config.controller.paths, run_dir)
+        with storage_errors(run_dir):
+            if resume is not None:
+                adopt_history(resume.run_dir, run_dir, resume.step)
+            elif resumed_from is not None:
+                begin_anew(config, run_dir)
+        yield run_dir, resume
+
+
+def describe_run(config: RootConfig, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Keep what the run is: its settings, what was said on its command line, the versions that it is made with, and what it runs on.
+
+    Raises:
+        StorageError: one of the files cannot be written.
+    """
+    with storage_errors(run_dir):
+        write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+        write_overrides(run_dir, overrides)
+        write_versions(run_dir)
+        on_gpu = config.run.device is not DeviceChoice.cpu
+        write_environment(run_dir, config_tree(config), num_threads=config.run.num_threads, on_gpu=on_gpu)
+
+
+def tracked_run(config: RootConfig, run_dir: Path, overrides: Sequence[str], resume: Resume | None) -> TrackedRun:
+    """What trackers are told of the run, without secrets."""
+    return TrackedRun(
+        run_dir, config_tree(config), chosen_options(config), list(map(redacted, overrides)),
+        state_file(config.controller.paths, run_dir), better, None if resume is None else resume.run_dir,
+    )  # fmt: skip
+
+
+def begin_anew(config: RootConfig, run_dir: Path) -> None:
+    """Take back what a run left in its directory that was killed before its first checkpoint: its lines come again.
+
+    Raises:
+        CheckpointError: the lines are those of a run with another objective or other data.
+        DataError: they cannot be read.
+    """
+    if not run_marks(run_dir):
+        return
+    ours = OmegaConf.to_container(OmegaConf.create(config_text(config_tree(config))))
+    require_compatible(read_config(run_dir), cast(dict[str, Any], ours))
+    taken_back = adopt_history(run_dir, run_dir, BEFORE_EVERYTHING)
+    logger.warning(
+        "%s holds no checkpoint: the run begins anew, and its %d lines so far are taken back",
+        run_dir,
+        taken_back.num_left,
+    )
 
 
 @dataclass(frozen=True)
@@ -142,6 +238,7 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str 
         assert ctx.training_args is not None
         starts_elsewhere = ctx.training_args["model"]["lora"]["adapter"] is not None
         registry[ORIGIN] = AdapterOrigin(ctx.runtime.model, starts_from_adapter=starts_elsewhere)
+    registry[GUARD] = parts.guard
     ctx.checkpoint_state_ref = registry
 
 
@@ -152,11 +249,11 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     if ORIGIN in ctx.checkpoint_state_ref:
         require_same_origin(ctx.checkpoint_state_ref[ORIGIN], resume.folder)
     load_weights(ctx.runtime.model, resume.folder)
-    ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref)
+    ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref, optional=(GUARD,))
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience
     set_learning_rate(ctx.optimization.handles)
-    logger.info("resumed from %s at step %d", ctx.resume_checkpoint, ctx.resume_state["step"])
+    ctx.logging.write_note(f"resumed from {ctx.resume_checkpoint} at step {ctx.resume_state['step']}")
 
 
 def _plain(value: Any) -> Any:

@@ -47,6 +47,10 @@ class RolloutBuffer:
         self._taken += 1
         return groups
 
+    def put_back(self) -> None:
+        """As if the last step's groups had not been taken."""
+        self._taken -= 1
+
     def release_if_done(self) -> None:
         """Let go of a rollout whose every portion has been taken ``num_iterations`` times."""
         if self._experience and self._taken >= self.num_iterations * len(self._experience.portions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,36 +19,29 @@ from transformers.utils.logging import disable_progress_bar
 from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
-from maxent_grpo.config.resolve import chosen_options, longest_sequence, reference_source, starts_as_base
-from maxent_grpo.config.resumed import write_overrides
+from maxent_grpo.config.resolve import longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.config.run import DeviceChoice
-from maxent_grpo.config.secrets import redacted
-from maxent_grpo.errors import ConfigError
+from maxent_grpo.config.run import DeviceChoice, OnNonfinite
+from maxent_grpo.errors import ConfigError, StorageError
 from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
+from maxent_grpo.report.atomic import storage_errors
 from maxent_grpo.rewards.batch import TrainerState
 from maxent_grpo.rewards.functions import imported_function
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
-from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.data_summary import write_data_facts
-from maxent_grpo.telemetry.environment import write_environment
-from maxent_grpo.telemetry.history import adopt_history
-from maxent_grpo.telemetry.run_dir import prepare_run_dir, write_config
 from maxent_grpo.telemetry.summary import startup_summary
-from maxent_grpo.telemetry.tracking import TrackedRun
-from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
-from maxent_grpo.training.control.state import claim_state_file, state_file, take_over, write_state
+from maxent_grpo.training.control.state import take_over, write_state
 from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, MakeGenerator, build_validation
@@ -57,7 +50,7 @@ from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_trai
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
-from maxent_grpo.training.metric_goals import better
+from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.prepared_rows import (
     Render,
@@ -72,7 +65,17 @@ from maxent_grpo.training.prepared_rows import (
     styled,
 )
 from maxent_grpo.training.profiler import StepProfiler
-from maxent_grpo.training.resume import Resume, config_tree, find_resume, refuse_lost_secrets, register_state, restore
+from maxent_grpo.training.requeue import requeue_job, wants_requeue
+from maxent_grpo.training.resume import (
+    Resume,
+    config_tree,
+    describe_run,
+    entered_directory,
+    refuse_lost_secrets,
+    register_state,
+    restore,
+    tracked_run,
+)
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
@@ -91,6 +94,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
+from maxent_grpo.training.stopping import Stopping
 from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -109,48 +113,53 @@ logger = logging.getLogger(__name__)
 
 
 def run_from_config(
-    config: RootConfig, overrides: Sequence[str] = (), *, until: int | None = None, watchers: Sequence[Writer] = ()
+    config: RootConfig,
+    overrides: Sequence[str] = (),
+    *,
+    until: int | None = None,
+    watchers: Sequence[Writer] = (),
+    started: float | None = None,
 ) -> RunResult:
     """Run a checked configuration from start to end; ``overrides``, which it was composed from, are kept for a resume.
 
-    ``until`` leaves the run after that optimiser step, as an interruption would; ``watchers`` are told what writers are.
+    ``until`` leaves the run after that optimiser step, as an interruption would; ``watchers`` are told what writers are;
+    ``run.max_hours`` counts from ``started``, a time of ``time.monotonic``, by default now.
 
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
+        StorageError: a file of the run cannot be written.
     """
     if config.run.dry:
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
     refuse_lost_secrets(config)
-    resume = find_resume(config)
-    run_dir = prepare_run_dir(config.run.dir, config.checkpoint.resume_from)
-    claim_state_file(config.controller.paths, run_dir)
-    if resume is not None:
-        adopt_history(resume.run_dir, run_dir, resume.step)
-    settings = config_tree(config)
-    write_config(run_dir, config_text(settings), chosen_options(config))
-    write_overrides(run_dir, overrides)
-    write_versions(run_dir)
-    on_gpu = config.run.device is not DeviceChoice.cpu
-    write_environment(run_dir, settings, num_threads=config.run.num_threads, on_gpu=on_gpu)
-    tracked = TrackedRun(
-        run_dir, settings, chosen_options(config), list(map(redacted, overrides)),
-        state_file(config.controller.paths, run_dir), better, None if resume is None else resume.run_dir,
-    )  # fmt: skip
-    handles = build_logging(config.logging, run_dir, tracked)
-    handles.writers.extend(watchers)
-    try:
-        with ExitStack() as ending:
-            return _run(config, handles, resume, until, ending)
-    except BaseException as error:
-        tracked.failed = True
-        logger.error("stopped: %s", error, exc_info=error)
-        raise
-    finally:
+    stopping = Stopping.within(config.run.max_hours, started)
+    with entered_directory(config) as (run_dir, resume):
+        describe_run(config, run_dir, overrides)
+        tracked = tracked_run(config, run_dir, overrides, resume)
+        handles = build_logging(config.logging, run_dir, tracked)
+        handles.writers.extend(watchers)
+        try:
+            with ExitStack() as ending:
+                result = _run(config, handles, resume, until, stopping, ending)
+        except BaseException as error:
+            tracked.failed = True
+            logger.error("stopped: %s", error, exc_info=error)
+            with suppress(StorageError):  # the first error says more
+                handles.close()
+            raise
         handles.close()
+    if wants_requeue(config.run.requeue, result.stopped):
+        requeue_job()
+    return result
 
 
 def _run(
-    config: RootConfig, handles: LoggingHandles, resume: Resume | None, until: int | None, ending: ExitStack
+    config: RootConfig,
+    handles: LoggingHandles,
+    resume: Resume | None,
+    until: int | None,
+    stopping: Stopping,
+    ending: ExitStack,
 ) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
@@ -169,7 +178,7 @@ def _run(
     make_generator = ending.enter_context(sampling_engine(config, ctx.runtime, ctx.generation, handles))
     resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
     parts = _loop_parts(config, ctx, resources, train)
-    parts.until = until
+    parts.until, parts.stopping = until, stopping
     parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
@@ -183,10 +192,12 @@ def _run(
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
     write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
     known = facts(config, accelerator, task, loaded, train, held_out)
-    write_data_facts(handles.run_dir, known["data"])
+    with storage_errors(handles.run_dir):
+        write_data_facts(handles.run_dir, known["data"])
     handles.write_note(startup_summary(config, known))
-    result = run_training(ctx, resources, parts)
-    if config.checkpoint.final_model and until is None:
+    with stopping.listening():
+        result = run_training(ctx, resources, parts)
+    if config.checkpoint.final_model and until is None and not result.stopped:
         handles.flush()  # the model card is made from the record
         write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
     return result
@@ -371,6 +382,7 @@ def _loop_parts(
             config.run.profile_steps if config.run.profile and ctx.runtime.accelerator.is_main_process else [],
             clock,
         ),
+        guard=NonFiniteGuard(config.run.on_nonfinite is OnNonfinite.skip, config.run.max_nonfinite),
         renders_when_drawn=train.sample is not None,
         carried=CarriedGroups() if ctx.scoring.dynamic_sampling.enabled else None,
         ahead=RolloutAhead() if config.generation.async_steps else None,

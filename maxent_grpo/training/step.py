@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from maxent_grpo.distributed import global_sum
+from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
@@ -21,8 +23,9 @@ from maxent_grpo.training.experience import Experience
 from maxent_grpo.training.generation.streams import batch_uniforms
 from maxent_grpo.training.idle_passes import complete_gradient, most_slices
 from maxent_grpo.training.loss import SliceTargets
-from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, observe_step
+from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients, discard_step, observe_step
 from maxent_grpo.training.method import Method
+from maxent_grpo.training.nonfinite import explain_gradient, explain_loss
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
 from maxent_grpo.training.scored_rows import FirstLook, ScoredRows, first_look, scored_rows
 from maxent_grpo.training.scoring.batch import RowRange
@@ -62,6 +65,8 @@ class StepReport:
     """Completion tokens that went through the model and are trained, of all processes."""
     scored: Tensor | None = None
     """[P] groups that were run through the model; None is all of them."""
+    nonfinite: str | None = None
+    """What was NaN or infinite, in a step that was left out for it; its losses and sums are empty."""
 
 
 def train_step(
@@ -73,8 +78,66 @@ def train_step(
     clock: PhaseClock,
     *,
     step: int,
+    skip_nonfinite: bool = False,
 ) -> StepReport:
-    """One update on some groups of a rollout.
+    """One update on some groups of a rollout, or none where a loss or gradient is not finite.
+
+    Then parameters, optimiser, schedule and controller are as before the step; with ``skip_nonfinite`` the report says what
+    was wrong.
+
+    Raises:
+        NonFiniteError: a loss or gradient is NaN or infinite, and such steps are not left out.
+    """
+    before = controller.state_dict()
+    try:
+        return _update(ctx, resources, experience, groups, controller, clock, step=step)
+    except NonFiniteError as error:
+        ctx.optimization.handles.optimizer.zero_grad(set_to_none=True)
+        discard_step(ctx)
+        if controller.state_dict() != before:
+            controller.load_state_dict(before)
+        if not skip_nonfinite:
+            raise
+        return _left_out(ctx, resources, experience, groups, controller, str(error))
+
+
+def _left_out(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    experience: Experience,
+    groups: RowRange,
+    controller: Controller,
+    problem: str,
+) -> StepReport:
+    """The report of a step without an update: credit is as ever, what the passes would have measured is empty."""
+    scoring, method = ctx.scoring, _method(resources)
+    evidence = group_evidence(
+        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
+        experience.behaviour_scores, experience.counted,
+    )  # fmt: skip
+    values = controller.values
+    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft).groups(
+        groups.first, groups.last
+    )
+    rate = float(ctx.optimization.handles.base_optimizer.param_groups[0]["lr"])
+    return StepReport(
+        experience, groups, targets, torch.zeros(len(groups), experience.group_size, dtype=torch.float64), [], StepSums(),
+        _global_counts(ctx, experience, groups, 0), values, Update(0.0, rate, skipped=True), controller.metrics(),
+        scored=experience.scored[groups.slice], nonfinite=problem,
+    )  # fmt: skip
+
+
+def _update(
+    ctx: TrainingLoopContext,
+    resources: StepResources,
+    experience: Experience,
+    groups: RowRange,
+    controller: Controller,
+    clock: PhaseClock,
+    *,
+    step: int,
+) -> StepReport:
+    """The update.
 
     For each prompt x, with G completions y_i drawn from the behaviour policy:
       u_i  utility of y_i                                            (reward)
@@ -113,7 +176,8 @@ def train_step(
             slopes = share.foreseen(piece, len(chunks), scorer, ctx.runtime)
             raw = scorer.score(ctx.runtime.model, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
             scores, row_targets, loss = share(raw, piece)
-            check_finite_loss(loss.loss, accelerator, step=step)
+            why = partial(explain_loss, experience, share, piece, scores, row_targets, loss)
+            check_finite_loss(loss.loss, accelerator, step=step, explain=why)
         with clock.phase("backward"):
             backward(ctx.optimization, accelerator, loss.loss)
         losses.append(loss)
@@ -125,7 +189,8 @@ def train_step(
 
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
-        update = apply_gradients(ctx.optimization, accelerator, step=step)
+        why = partial(explain_gradient, ctx, experience, rows, share, scorer)
+        update = apply_gradients(ctx.optimization, accelerator, step=step, explain=why)
     with clock.phase("measure"):
         sums = sums.merged(accelerator)
         controller.update(_measured(accelerator, informative, values, sums))  # tau, beta for the next step

@@ -65,7 +65,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_that_run_goes_on(tmp_path: 
     run = tmp_path / "run"
     save_checkpoint(run)
     save_checkpoint(tmp_path / "other")
-    (run / "metrics.jsonl").write_text("")
+    (run / "metrics.jsonl").write_text("{}\n")
     refusal = [
         f"run.dir={run}: already holds a run; name another folder, or continue that run with checkpoint.resume_from={run}"
     ]
@@ -142,7 +142,7 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
 
 
 def test_a_start_that_made_no_checkpoint_is_not_said_to_be_continued(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n', encoding="utf-8")
     with pytest.raises(
         ConfigError, match="already holds a run; it has no checkpoint to continue from: remove the folder"
     ):

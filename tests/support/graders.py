@@ -119,6 +119,20 @@ def takes_a_minute(completions: Sequence[str]) -> list[float]:
     return half(completions)
 
 
+def overflows_in_two_steps(completions: Sequence[str], row_id: Sequence[str], trainer_state: Any) -> list[float]:
+    """Finite numbers; those of the first row are too large for single precision in steps 2 and 5."""
+    bad = row_id[0] if trainer_state.global_step in (1, 4) else None
+    return [
+        1e100 * (number % 2) if name == bad else len(set(text)) / 4
+        for number, (text, name) in enumerate(zip(completions, row_id, strict=True))
+    ]
+
+
+def overflows(completions: Sequence[str]) -> list[float]:
+    """Finite numbers that are too large for single precision."""
+    return [1e100 * (number % 2) for number in range(len(completions))]
+
+
 def ends_the_process(completions: Sequence[str]) -> list[float]:
     """Rewards nothing, and takes the process that asks with it."""
     os._exit(7)

@@ -27,6 +27,14 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "checkpoint.resume_from=RUN"
         ],
     ),
+    (
+        {"run.requeue": "out_of_time"},
+        "grpo",
+        [
+            "run.requeue=out_of_time with checkpoint.resume_from=null: the job that is queued again would not go on with the run; "
+            "use checkpoint.resume_from=latest"
+        ],
+    ),
     ({"run.profile_steps": [0, 2]}, "grpo", ["run.profile_steps=[0,2]: steps are counted from 1"]),
     (
         {"run.profile": True, "run.profile_steps": []},

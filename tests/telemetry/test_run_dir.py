@@ -7,7 +7,7 @@ import torch
 
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.read import read_identity, read_versions
-from maxent_grpo.telemetry.run_dir import RunLog, prepare_run_dir, write_config
+from maxent_grpo.telemetry.run_dir import RunLog, prepare_run_dir, remove_partials, write_config
 from maxent_grpo.telemetry.versions import current_versions, write_versions
 
 
@@ -17,16 +17,40 @@ def test_a_missing_or_empty_folder_is_accepted(tmp_path: Path) -> None:
     assert prepare_run_dir(str(run)) == run
 
 
-@pytest.mark.parametrize("mark", ["config.yaml", "metrics.jsonl", "completions.jsonl", "checkpoints"])
+@pytest.mark.parametrize("mark", ["metrics.jsonl", "completions.jsonl", "evaluations.jsonl", "checkpoints"])
 def test_a_folder_with_a_run_is_refused_unless_it_is_the_one_resumed(tmp_path: Path, mark: str) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
-    (run / mark).mkdir(parents=True)
+    if mark == "checkpoints":
+        (run / mark / "step_4").mkdir(parents=True)
+    else:
+        run.mkdir()
+        (run / mark).write_text('{"step": 0}\n')
     with pytest.raises(ConfigError, match=rf"already holds a run \({mark}\): .* checkpoint\.resume_from="):
         prepare_run_dir(run)
     with pytest.raises(ConfigError, match=r"not the run of checkpoint\.resume_from"):
         prepare_run_dir(run, resumed_from=other)
     assert prepare_run_dir(run, resumed_from=tmp_path / "other" / ".." / "run") == run
     assert prepare_run_dir(run, resumed_from=run / "checkpoints" / "step_4") == run
+    assert prepare_run_dir(run, resumed_from="latest") == run
+
+
+def test_what_a_start_that_failed_leaves_is_no_obstacle(tmp_path: Path) -> None:
+    for name in ("config.yaml", "overrides.json", "controller_state.json", "run.log"):
+        (tmp_path / name).write_text("something")
+    for name in ("metrics.jsonl", "completions.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "checkpoints" / ".tmp-step_1-1").mkdir(parents=True)
+    assert prepare_run_dir(tmp_path) == tmp_path
+
+
+def test_work_in_progress_of_a_killed_process_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".config.yaml.17.partial", "metrics.jsonl", "partial"):
+        (tmp_path / name).write_text("x")
+    for name in (".model.partial-17", ".model.replaced-17", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text("x")
+    remove_partials(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl", "partial", "model"}
 
 
 def test_a_folder_that_cannot_be_made_is_a_configuration_problem(tmp_path: Path) -> None:

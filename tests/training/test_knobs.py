@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -42,7 +43,7 @@ from maxent_grpo.config.declared import all_settings
 from maxent_grpo.config.load import load_config
 from maxent_grpo.config.model import HfModelConfig
 from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
-from maxent_grpo.errors import ConfigError, DataError, RewardError
+from maxent_grpo.errors import ConfigError, DataError, NonFiniteError, RewardError
 from maxent_grpo.models import build, hub
 from maxent_grpo.models.build import build_model
 from maxent_grpo.sweeps.record import read_jobs, read_sweep
@@ -53,6 +54,8 @@ from maxent_grpo.training import samplers, setup
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.preview.run import start
 from maxent_grpo.training.reward_terms import build_rewards
+from maxent_grpo.training.setup import run_from_config
+from maxent_grpo.training.stopping import StopCause
 from maxent_grpo.training.types.choices import GraderName
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
@@ -95,6 +98,10 @@ ELSEWHERE = {
     "data.task_settings": "test_families_and_their_settings_decide_the_problems",
     "data.cache_dir": "test_files_made_of_the_data_are_kept_in_their_folder",
     "run.dir": "test_a_run_goes_into_its_folder",
+    "run.max_hours": "test_a_run_has_its_time",
+    "run.requeue": "test_a_job_that_is_out_of_time_is_queued_again_where_that_is_asked_for",
+    "run.on_nonfinite": "test_a_step_that_is_not_finite_stops_the_run_or_is_left_out",
+    "run.max_nonfinite": "test_a_step_that_is_not_finite_stops_the_run_or_is_left_out",
     "run.dry": "test_a_dry_run_leaves_nothing",
     "run.sweep_resume": "test_a_sweep_goes_on_only_where_that_is_asked",
     "run.objective": "test_the_best_job_of_a_sweep_stands_first",
@@ -505,3 +512,34 @@ def test_the_best_job_of_a_sweep_stands_first(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there_is_not_replaced_in_silence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.device=cuda"):
         train(tmp_path / "run", *QUICK, "run.device=cuda")
+
+
+def test_a_run_has_its_time(tmp_path: Path) -> None:
+    result = run_from_config(configured(tmp_path / "run", *QUICK, settings={"run.max_hours": 1e-9}))
+    assert (result.global_step, result.stopped) == (0, StopCause.time_limit)
+
+
+def test_a_job_that_is_out_of_time_is_queued_again_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "scontrol"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    late = {"run.max_hours": 1e-9, "checkpoint.resume_from": "latest"}
+    run_from_config(configured(tmp_path / "run", *QUICK, settings=late))
+    assert not (tmp_path / "asked").exists()
+    run_from_config(configured(tmp_path / "run", *QUICK, settings={**late, "run.requeue": "out_of_time"}))
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
+def test_a_step_that_is_not_finite_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
+    overflowing = (*QUICK, *only_reward("overflows"))
+    with pytest.raises(NonFiniteError, match="step 1, process 0: loss is"):
+        train(tmp_path / "stop", *overflowing)
+    left_out = {"run.on_nonfinite": "skip", "run.max_nonfinite": 2}
+    assert run_from_config(configured(tmp_path / "skip", *overflowing, settings=left_out)).global_step == 2
+    fewer = {**left_out, "run.max_nonfinite": 1}
+    with pytest.raises(NonFiniteError, match=r"2nd step in a row.* run\.max_nonfinite=1 may be left out"):
+        run_from_config(configured(tmp_path / "fewer", *overflowing, settings=fewer))

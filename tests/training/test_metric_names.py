@@ -152,6 +152,14 @@ RUNS: dict[str, tuple[str, ...]] = {
         "reward.terms.task=0",
         "evaluation.enabled=false",
     ),
+    "a step whose loss overflows, left out: optim/skipped_nonfinite": (
+        "scoring=dr_grpo",
+        "run.on_nonfinite=skip",
+        "reward.terms.task=0",
+        "reward.functions.spread=support.graders:overflows_in_two_steps",
+        "optimization.total_training_steps=6",
+        "evaluation.enabled=false",
+    ),
     "row weights within groups: advantage/effective_size, advantage/wrong_share": (
         "scoring=xdr",
         "evaluation.enabled=false",

@@ -293,8 +293,15 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(laboratory: BuildLabo
     with torch.no_grad():
         lab.model.get_output_embeddings().weight[lab.ctx.runtime.tokenizer.eos_token_id, 0] = math.nan
     before = lab.weights()
-    with pytest.raises(NonFiniteError, match="step 1, process 0: loss is nan; the optimiser step was not taken"):
+    with pytest.raises(
+        NonFiniteError, match="step 1, process 0: loss is nan; the optimiser step was not taken"
+    ) as stop:
         lab.step(experience)
+    # every completion's distribution holds the end token
+    assert "Of its terms not finite: policy, listwise. Not finite: log-probs of the policy of row coloring-" in str(
+        stop.value
+    )
+    assert f"completion 1 of 4 ({str(experience.batch.prompts[0])!r})" in str(stop.value)
     assert_untouched(lab, before)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,22 +84,27 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and name != _INDEX
 
 
-def restore_run_state(folder: Path, registry: Mapping[str, Stateful]) -> dict[str, Any]:
+def restore_run_state(
+    folder: Path, registry: Mapping[str, Stateful], *, optional: Collection[str] = ()
+) -> dict[str, Any]:
     """Load every registered object from a checkpoint folder; returns the extras.
+
+    ``optional`` objects that the checkpoint does not know stay as they are.
 
     Raises:
         CheckpointError: the registry and the checkpoint do not name the same states; then nothing is loaded.
     """
     saved = load_run_state(folder)
-    if saved.states.keys() != registry.keys():
-        lacking = sorted(registry.keys() - saved.states.keys())
+    lacking = sorted(registry.keys() - saved.states.keys() - set(optional))
+    if lacking or saved.states.keys() - registry.keys():
         unknown = sorted(saved.states.keys() - registry.keys())
         raise CheckpointError(
             f"the state in {folder} is not this run's: it lacks {lacking} and has {unknown}, which the run does not know; "
             "resume with the version and settings that wrote it"
         )
     # Generators last: loading another object may draw random numbers.
-    for name in sorted(registry, key=lambda name: isinstance(registry[name], RngState)):
+    present = [name for name in registry if name in saved.states]
+    for name in sorted(present, key=lambda name: isinstance(registry[name], RngState)):
         registry[name].load_state_dict(saved.states[name])
     return saved.extras
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from maxent_grpo.config.resolve import uses_temperature
 from maxent_grpo.errors import CheckpointError, ConfigError
+from maxent_grpo.report.atomic import storage_errors, write_atomically
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.types.runtime import ControllerPaths, ScoringSettings
 
@@ -38,13 +39,18 @@ def claim_state_file(paths: ControllerPaths, run_dir: Path) -> None:
 
 
 def write_state(controller: Controller, paths: ControllerPaths, run_dir: Path, *, step: int) -> None:
-    """Write the state as readable JSON, atomically; floats round-trip exactly."""
+    """Write the state as readable JSON, atomically; floats round-trip exactly.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
     path = state_file(paths, run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"run_dir": str(run_dir.resolve()), "step": step, "state": controller.state_dict()}
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    # a checkpoint holds the same durably; this one is written at every step
+    with storage_errors(path):
+        write_atomically(path, lambda file: file.write(text.encode("ascii")), durable=False)
 
 
 def read_state(path: str) -> dict[str, Any]:

@@ -61,6 +61,12 @@ def observe_step(ctx: TrainingLoopContext, inner: InnerStep, clock: PhaseClock) 
             objective.observe(ctx, inner)
 
 
+def discard_step(ctx: TrainingLoopContext) -> None:
+    """Let go of a step that was seen and whose update is left out."""
+    if isinstance(ctx.controller_objective, StepObserver):
+        ctx.controller_objective.discard()
+
+
 def apply_meta_gradients(ctx: TrainingLoopContext, step: int, clock: PhaseClock) -> None:
     """After the update and the controller's measurements: differentiate the outer objective and move the coefficients."""
     manager, objective = ctx.controller_meta_manager, ctx.controller_objective

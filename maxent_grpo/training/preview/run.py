@@ -39,14 +39,14 @@ LOOKED_AT = 64
 """Demonstrations whose lengths stand for all."""
 
 
-def start(config: RootConfig, overrides: Sequence[str] = ()) -> RunResult:
-    """Run a checked configuration; with `run.dry` print what it would do instead.
+def start(config: RootConfig, overrides: Sequence[str] = (), *, started: float | None = None) -> RunResult:
+    """Run a checked configuration; with `run.dry` print what it would do instead. ``run.max_hours`` counts from ``started``.
 
     Raises:
         ConfigError, DataError, CheckpointError: found only now that the machine, the data or a checkpoint is looked at.
     """
     if not config.run.dry:
-        return run_from_config(config, overrides)
+        return run_from_config(config, overrides, started=started)
     print(preview(config), flush=True)
     return RunResult(Path(config.run.dir), 0, {}, {})
 

@@ -68,5 +68,11 @@ class LoggingHandles:
             writer.flush()
 
     def close(self) -> None:
+        problems: list[OSError] = []
         for writer in self.writers:
-            writer.close()
+            try:
+                writer.close()
+            except OSError as error:
+                problems.append(error)  # one file that cannot be written must not leave the others open
+        if problems:
+            raise problems[0]
