@@ -16,8 +16,8 @@ from maxent_grpo.config.logging import TrackerName, WandbMode
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
+from maxent_grpo.folder_lock import lock_holder
 from maxent_grpo.report.read import RECORD_FILES
-from maxent_grpo.run_lock import lock_holder
 
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"

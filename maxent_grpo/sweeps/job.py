@@ -23,15 +23,16 @@ from maxent_grpo.config.logging import Console
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
+from maxent_grpo.folder_lock import held
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.report.record import read_record, status
-from maxent_grpo.sweeps.folder_lock import held
 from maxent_grpo.sweeps.record import (
     JOB_LOCK,
     SET_ASIDE,
     JobRecord,
     Standing,
     read_job,
+    same_overrides,
     titled,
     with_figures,
     write_job,
@@ -87,7 +88,12 @@ class SweepJob:
         try:
             with held(folder / JOB_LOCK, refusal):
                 before = read_job(folder)
-                if self.is_search and before and before.standing is Standing.finished and before.overrides == overrides:
+                if (
+                    self.is_search
+                    and before
+                    and before.standing is Standing.finished
+                    and same_overrides(before.overrides, overrides)
+                ):
                     print(f"{titled(name, self.num_jobs)}: finished before", flush=True)
                     return self._objective(before)
                 config.checkpoint.resume_from, how = earlier_part(folder, Path(self.sweep_dir), record)
@@ -157,7 +163,7 @@ def earlier_part(folder: Path, sweep_dir: Path, record: JobRecord) -> tuple[str 
     if not run_marks(folder):
         return None, "starts"
     before = read_job(folder)
-    if before is None or before.overrides != record.overrides:
+    if before is None or not same_overrides(before.overrides, record.overrides):
         raise ConfigError(f"{folder} already holds another run: name another hydra.sweep.dir, or move that folder away")
     checkpoint = complete_checkpoint(folder)
     if checkpoint is not None:

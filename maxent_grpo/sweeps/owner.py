@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from maxent_grpo.sweeps.folder_lock import held
-from maxent_grpo.sweeps.record import read_sweep
+from maxent_grpo.folder_lock import held
 
 SWEEP_LOCK = ".sweep.lock"
 
@@ -20,8 +19,6 @@ def owned(folder: Path) -> Iterator[None]:
         ConfigError: a sweep runs there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record = read_sweep(folder)
-    owner = "" if record is None else f" (process {record.process} on {record.host}, since {record.started})"
-    refusal = f"hydra.sweep.dir={folder}: a sweep runs there now{owner}; wait for it, or name another folder"
+    refusal = f"hydra.sweep.dir={folder}: a sweep runs there now ({{holder}}); wait for it, or name another folder"
     with held(folder / SWEEP_LOCK, refusal, patience=0.0):
         yield

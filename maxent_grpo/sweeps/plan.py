@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.sweeps.job import complete_checkpoint
 from maxent_grpo.sweeps.record import (
@@ -66,8 +67,8 @@ def find_sweep(default: Path, jobs: Sequence[PlannedJob]) -> Path:
 
 def differences(record: SweepRecord, jobs: Sequence[PlannedJob]) -> list[str]:
     """How the jobs differ from those of a sweep, in words; empty for the same jobs."""
-    there = {tuple(job.overrides) for job in record.jobs}
-    here = {tuple(job.overrides) for job in jobs}
+    there = {tuple(map(redacted, job.overrides)) for job in record.jobs}
+    here = {tuple(map(redacted, job.overrides)) for job in jobs}
     said = [f"only there: {' '.join(each)}" for each in sorted(there - here)]
     said += [f"only here: {' '.join(each)}" for each in sorted(here - there)]
     if not said and [job.name for job in record.jobs] != [job.name for job in jobs]:

@@ -16,10 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from maxent_grpo.config.secrets import redacted, redacted_tree
 from maxent_grpo.errors import DataError
+from maxent_grpo.folder_lock import is_held
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import METRICS_FILE, metric_series, read_metrics
-from maxent_grpo.sweeps.folder_lock import is_held
 
 SWEEP_FILE = "sweep.json"
 JOB_FILE = "job.json"
@@ -199,8 +200,13 @@ def _order(record: JobRecord) -> tuple[int, str]:
     return int(number) if number.isdigit() else 0, record.name
 
 
+def same_overrides(ours: Sequence[str], kept: Sequence[str]) -> bool:
+    """Whether overrides are those of a record, which keeps no secrets."""
+    return list(map(redacted, ours)) == list(map(redacted, kept))
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(redacted_tree(content), indent=1, sort_keys=True) + "\n"
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from maxent_grpo.folder_lock import held
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import headline_measures
 from maxent_grpo.report.scale import duration
-from maxent_grpo.sweeps.folder_lock import held
 from maxent_grpo.sweeps.record import JobRecord, Standing, SweepRecord, number_of, read_jobs, read_sweep
 
 TABLE_FILE = "sweep.csv"

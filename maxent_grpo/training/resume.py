@@ -22,10 +22,10 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.config.secrets import lost_secrets, redacted, redacted_tree
 from maxent_grpo.errors import CheckpointError, ConfigError
+from maxent_grpo.folder_lock import locked
 from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
 from maxent_grpo.report.atomic import storage_errors
 from maxent_grpo.report.read import read_config
-from maxent_grpo.run_lock import locked
 from maxent_grpo.telemetry.config_text import config_text
 from maxent_grpo.telemetry.environment import write_environment
 from maxent_grpo.telemetry.history import adopt_history

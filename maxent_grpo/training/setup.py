@@ -23,7 +23,6 @@ from maxent_grpo.config.resolve import longest_sequence, reference_source, start
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice, OnNonfinite
 from maxent_grpo.errors import ConfigError, StorageError
-from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
@@ -38,7 +37,6 @@ from maxent_grpo.telemetry.summary import startup_summary
 from maxent_grpo.telemetry.writers import build_logging
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
-from maxent_grpo.training.checkpoint.weights import MODEL_FOLDER
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.build import build_controller
 from maxent_grpo.training.control.state import take_over, write_state
@@ -54,8 +52,6 @@ from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
 from maxent_grpo.training.prepared_rows import (
     Render,
-    data_facts,
-    num_dropped,
     prompt_text,
     render_all,
     row_order,
@@ -79,6 +75,7 @@ from maxent_grpo.training.resume import (
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
+from maxent_grpo.training.run_facts import facts
 from maxent_grpo.training.sampled_rollout import RolloutAhead
 from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
 from maxent_grpo.training.sampling_engine import sampling_engine
@@ -388,29 +385,3 @@ def _loop_parts(
         ahead=RolloutAhead() if config.generation.async_steps else None,
         clock=clock,
     )
-
-
-def facts(
-    config: RootConfig,
-    accelerator: Accelerator,
-    task: Task,
-    loaded: LoadedModel,
-    train: RenderedRows,
-    held_out: RenderedRows,
-) -> dict[str, Any]:
-    """What only the run knows, for the start-up summary."""
-    data = data_facts(config, task, loaded, train, held_out)
-    return {
-        "train_rows": rows_per_epoch(task, train),
-        "eval_rows": len(held_out.rows),
-        "dropped_prompts": num_dropped(data),
-        "data": data,
-        "num_processes": accelerator.num_processes,
-        "device": str(accelerator.device),
-        "truncated_prompts": train.num_truncated + held_out.num_truncated,
-        "parameters": parameters_text(loaded.model),
-        "directory": config.run.dir,
-        "trained_model": f"{MODEL_FOLDER}/ in it when training ends"
-        if config.checkpoint.final_model
-        else "not written",
-    }

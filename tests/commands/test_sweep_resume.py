@@ -137,7 +137,7 @@ def test_a_failed_job_is_tried_again_and_what_it_left_without_a_checkpoint_is_ke
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails_after_its_first_words(config: DictConfig) -> None:
-        (Path(config.run.dir) / "metrics.jsonl").write_text("")
+        (Path(config.run.dir) / "metrics.jsonl").write_text('{"step": 0}\n')
         raise DataError("no data today")
 
     def in_folder(job: Any) -> Any:
@@ -191,7 +191,7 @@ def test_a_job_that_another_process_runs_is_left_alone(tmp_path: Path) -> None:
     record = read_job(folder)
     assert record is not None
     write_job(folder, replace(record, standing=Standing.running))
-    held = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+    held = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", held, str(folder / ".job.lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as owner:

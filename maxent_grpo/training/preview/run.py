@@ -31,8 +31,9 @@ from maxent_grpo.training.preview.sizes import Answers, Workload, memory_estimat
 from maxent_grpo.training.preview.text import memory_rows, preview_text
 from maxent_grpo.training.resume import find_resume
 from maxent_grpo.training.reward_terms import build_rewards
+from maxent_grpo.training.run_facts import facts
 from maxent_grpo.training.settings import generation_settings, scoring_settings
-from maxent_grpo.training.setup import facts, make_accelerator, run_from_config
+from maxent_grpo.training.setup import make_accelerator, run_from_config
 from maxent_grpo.training.types.runtime import GenerationSettings
 
 LOOKED_AT = 64

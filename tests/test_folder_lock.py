@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from maxent_grpo import run_lock
+from maxent_grpo import folder_lock
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.run_lock import LOCK_FILE, lock_holder, locked
+from maxent_grpo.folder_lock import LOCK_FILE, lock_holder, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from maxent_grpo.run_lock import locked
+from maxent_grpo.folder_lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -25,7 +25,7 @@ with locked(Path(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(folder_lock, "PATIENCE", 0.1)
 
 
 def test_a_lock_is_held_once_and_gone_afterwards(tmp_path: Path) -> None:
