@@ -1,5 +1,7 @@
+import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,7 +116,9 @@ def test_a_value_that_is_refused_or_idle_says_so() -> None:
 def test_every_setting_and_group_can_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     default = compose_with_origins([])
     checked = check(default.config)
-    monkeypatch.setattr(explain_text, "check", lambda _: checked)  # of the same settings every time
+    # the same settings are checked and the same rules read for each path
+    monkeypatch.setattr(explain_text, "check", lambda _: checked)
+    monkeypatch.setattr(inspect, "getsource", cache(inspect.getsource))
     chosen = {f"{group}={name}" for group, name in default.chosen.items()}
 
     def explained(path: str) -> None:
