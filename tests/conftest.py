@@ -24,6 +24,9 @@ COSTLIEST = (
 """Files that take five seconds and more, first those that take longest: none of them is begun when all else is done."""
 
 sys.path.insert(0, str(HERE))
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # for the processes that tests start; two of theirs share two cores already
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
