@@ -11,12 +11,12 @@ train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passe
 test: .venv/.dev check  ## checks and the test suite
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory engine
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 test-all: .venv/.dev check  ## everything, the long forms included
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory engine
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/.dev  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .

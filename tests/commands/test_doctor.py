@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from support.called import Said
 
+from maxent_grpo.commands.doctor import main
 from maxent_grpo.commands.machine import (
     OPTIONAL,
     REQUIRED,
@@ -26,25 +30,29 @@ SECRET = "c0ffee" * 6 + "beef"
 
 
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
-    """The command's answer as text and as JSON, with secrets in its environment, from an empty folder."""
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
+    """The command's answer as text, typed, and as JSON, called here; with secrets in its environment, from an empty folder."""
     folder = tmp_path_factory.mktemp("doctor")
     (folder / "netrc").write_text(f"machine api.wandb.ai login user password {SECRET}\n")
     environment = {
-        **os.environ,
         "WANDB_API_KEY": SECRET,
         "HF_TOKEN": SECRET,
         "WANDB_MODE": SECRET,
         "NETRC": str(folder / "netrc"),
         "HF_HOME": str(folder / "hub"),
         "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": str(config_directory().parent),
     }
     command = [sys.executable, "-m", "maxent_grpo", "doctor"]
-    done = {
-        name: subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, cwd=folder)
-        for name, arguments in {"text": [], "json": ["--json"]}.items()
-    }
+    typed = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, cwd=folder)
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        main(["--json"])
+    done = {"text": Said(typed.returncode, typed.stdout, typed.stderr), "json": Said(0, out.getvalue(), err.getvalue())}
     left = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     assert left == ["netrc", "outputs/.cache/matmul_peaks.json"]
     peaks = json.loads((folder / left[1]).read_text())
@@ -52,7 +60,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.Com
     return done
 
 
-def test_every_part_is_in_the_json(spoken: dict[str, subprocess.CompletedProcess[str]]) -> None:
+def test_every_part_is_in_the_json(spoken: dict[str, Said]) -> None:
     done = spoken["json"]
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -69,7 +77,7 @@ def test_every_part_is_in_the_json(spoken: dict[str, subprocess.CompletedProcess
     assert set(found["services"]) == {"chromium", "wandb", "vllm"}
 
 
-def test_piped_text_is_plain_and_says_what_is_missing(spoken: dict[str, subprocess.CompletedProcess[str]]) -> None:
+def test_piped_text_is_plain_and_says_what_is_missing(spoken: dict[str, Said]) -> None:
     done = spoken["text"]
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
@@ -82,7 +90,7 @@ def test_piped_text_is_plain_and_says_what_is_missing(spoken: dict[str, subproce
     assert any("not there yet" in line for line in lines if "warm starts" in line)
 
 
-def test_no_secret_of_the_environment_is_repeated(spoken: dict[str, subprocess.CompletedProcess[str]]) -> None:
+def test_no_secret_of_the_environment_is_repeated(spoken: dict[str, Said]) -> None:
     for done in spoken.values():
         assert SECRET not in done.stdout + done.stderr
 

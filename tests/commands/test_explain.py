@@ -1,24 +1,26 @@
+import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from support.called import called
+from support.each import each_of
 
+from maxent_grpo.__main__ import main as package
+from maxent_grpo.commands import explain_text
 from maxent_grpo.commands.explain_text import explain, explain_path
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import all_settings, declared_paths, groups
-from maxent_grpo.config.provenance import Composed, compose_with_origins, named_together
+from maxent_grpo.config.load import check
+from maxent_grpo.config.provenance import compose_with_origins, named_together
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.metric_table import METRICS
 
 REPOSITORY = config_directory().parent
 TAU = "scoring.weighting.tau"
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "maxent_grpo", "explain", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
 def row(lines: list[str], label: str) -> str:
@@ -111,30 +113,36 @@ def test_a_value_that_is_refused_or_idle_says_so() -> None:
     assert row(explain("clip_range", ["optimization.num_iterations=2"]), "no effect") == ""
 
 
-@pytest.fixture(scope="module")
-def default() -> Composed:
-    return compose_with_origins([])
+def test_every_setting_and_group_can_be_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = compose_with_origins([])
+    checked = check(default.config)
+    # the same settings are checked and the same rules read for each path
+    monkeypatch.setattr(explain_text, "check", lambda _: checked)
+    monkeypatch.setattr(inspect, "getsource", cache(inspect.getsource))
+    chosen = {f"{group}={name}" for group, name in default.chosen.items()}
+
+    def explained(path: str) -> None:
+        lines = explain_path(path, default)
+        if path in groups():
+            options = [name for group, name, _ in OPTIONS if group == path]
+            assert [name for name in options if any(line[4:].startswith(f"{name} ") for line in lines)] == options
+        else:
+            assert row(lines, "default")
+            owners = {f"{each.group}={each.option}" for each in all_settings() if each.path == path}
+            assert bool(row(lines, "set by")) == bool(owners & {*chosen, "="})
+
+    assert len(declared_paths()) > 200
+    each_of(declared_paths(), explained)
 
 
-@pytest.mark.parametrize("path", declared_paths())
-def test_every_setting_and_group_can_be_explained(default: Composed, path: str) -> None:
-    lines = explain_path(path, default)
-    if path in groups():
-        options = [name for group, name, _ in OPTIONS if group == path]
-        assert [name for name in options if any(line[4:].startswith(f"{name} ") for line in lines)] == options
-    else:
-        assert row(lines, "default")
-        chosen = [f"{group}={name}" for group, name in default.chosen.items()]
-        owners = {f"{each.group}={each.option}" for each in all_settings() if each.path == path}
-        assert bool(row(lines, "set by")) == bool(owners & {*chosen, "="})
+def test_every_metric_can_be_explained() -> None:
+    def explained(metric: str) -> None:
+        lines = explain(metric)
+        assert METRICS[metric].meaning.split()[0] in lines[1]
+        assert row(lines, "measured by").startswith("maxent_grpo.training.")
+        assert row(explain(metric.replace("*", "one")), "unit") == row(lines, "unit")
 
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_every_metric_can_be_explained(metric: str) -> None:
-    lines = explain(metric)
-    assert METRICS[metric].meaning.split()[0] in lines[1]
-    assert row(lines, "measured by").startswith("maxent_grpo.training.")
-    assert row(explain(metric.replace("*", "one")), "unit") == row(lines, "unit")
+    each_of(METRICS, explained)
 
 
 def test_an_option_shows_what_it_changes() -> None:
@@ -175,9 +183,9 @@ def test_the_command_does_not_wait_for_torch() -> None:
     assert (
         subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=False, capture_output=True).returncode == 0
     )
-    assert "exit status" in command("--help").stdout
 
 
-def test_overrides_that_cannot_be_composed_are_refused() -> None:
-    done = command("seed", "+sede=3")
+def test_overrides_that_cannot_be_composed_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exit status" in called(package, ("explain", "--help"), capsys).stdout
+    done = called(package, ("explain", "seed", "+sede=3"), capsys)
     assert (done.returncode, done.stderr) == (2, "explain: sede: no such setting; did you mean seed?\n")

@@ -1,12 +1,19 @@
-"""The command line as a user meets it, up to the point where training would begin."""
+"""The command line as a user meets it, up to the point where training would begin.
+
+Most of it is called in this process; the interpreter itself starts where a status, a stream or an import is what counts.
+"""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.called import Said, called
 from support.imports import HEAVY, imported
 
+from maxent_grpo.__main__ import main as package
+from maxent_grpo.commands.train import main
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import groups, options
 from maxent_grpo.config.store import OPTIONS
@@ -14,13 +21,32 @@ from maxent_grpo.config.store import OPTIONS
 REPOSITORY = config_directory().parent
 
 
-def train(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+Train = Callable[..., Said]
+
+
+def train_as_typed(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(REPOSITORY / "train.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
+@pytest.fixture
+def train(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Train:
+    """The command in this process; what it sets for Hydra is put back."""
+
+    def call(*arguments: str, cwd: Path | None = None) -> Said:
+        monkeypatch.setattr(sys, "argv", sys.argv)
+        for name in ("OMP_WAIT_POLICY", "HYDRA_FULL_ERROR"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        return called(main, arguments, capsys)
+
+    return call
+
+
 def test_all_problems_are_printed_at_once_without_a_traceback(tmp_path: Path) -> None:
-    done = train("+scoring.clipping.clip_rnge=0.3", "+sede=3", cwd=tmp_path)
+    done = train_as_typed("+scoring.clipping.clip_rnge=0.3", "+sede=3", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -31,7 +57,7 @@ def test_all_problems_are_printed_at_once_without_a_traceback(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_contradictions_are_printed_the_same_way() -> None:
+def test_contradictions_are_printed_the_same_way(train: Train) -> None:
     done = train("scoring=maxent", "scoring.weighting.tau=0", "generation.num_generations=1")
     assert done.returncode == 2
     assert done.stderr == (
@@ -42,7 +68,7 @@ def test_contradictions_are_printed_the_same_way() -> None:
     )
 
 
-def test_a_mistake_in_a_preset_names_the_file(tmp_path: Path) -> None:
+def test_a_mistake_in_a_preset_names_the_file(train: Train, tmp_path: Path) -> None:
     file = tmp_path / "experiment" / "mine.yaml"
     file.parent.mkdir()
     file.write_text("# @package _global_\nscoring:\n  clipping:\n    clip_rnge: 0.3\n")
@@ -54,7 +80,7 @@ def test_a_mistake_in_a_preset_names_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_another_root_configuration_is_refused_in_one_message(tmp_path: Path) -> None:
+def test_another_root_configuration_is_refused_in_one_message(train: Train, tmp_path: Path) -> None:
     done = train("--config-name", "misspelt", "--config-path", str(tmp_path), "-m", "seed=1,2", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -69,20 +95,20 @@ def test_another_root_configuration_is_refused_in_one_message(tmp_path: Path) ->
     assert train("--config-name", "config", "--cfg", "job", "-p", "seed").returncode == 0
 
 
-def test_cfg_prints_the_composed_settings(tmp_path: Path) -> None:
+def test_cfg_prints_the_composed_settings(train: Train, tmp_path: Path) -> None:
     done = train("--cfg", "job", "--resolve", "-p", "scoring.clipping", "scoring.clipping.clip_range=0.3", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "clip_range: 0.3\n" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cfg_shows_a_contradictory_configuration_but_not_an_undeclared_one() -> None:
+def test_cfg_shows_a_contradictory_configuration_but_not_an_undeclared_one(train: Train) -> None:
     assert train("--cfg", "job", "-p", "generation", "generation.num_generations=1").returncode == 0
     done = train("--cfg", "job", "+sede=3")
     assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  - sede: no such setting; did you mean seed?")
 
 
-def test_info_prints_how_the_settings_were_put_together() -> None:
+def test_info_prints_how_the_settings_were_put_together(train: Train) -> None:
     done = train("--info", "defaults")
     assert done.returncode == 0
     assert "scoring/maxent" in done.stdout
@@ -105,7 +131,7 @@ def test_help_lists_every_group_option_and_preset() -> None:
 
 
 def test_a_sweep_of_bad_jobs_names_each_and_fails(tmp_path: Path) -> None:
-    done = train("-m", "scoring=bogus,maxnt", "hydra.sweep.dir=sweep", cwd=tmp_path)
+    done = train_as_typed("-m", "scoring=bogus,maxnt", "hydra.sweep.dir=sweep", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
         "train.py: 2 of 2 jobs failed:\n"
@@ -117,18 +143,23 @@ def test_a_sweep_of_bad_jobs_names_each_and_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ()])
-def test_the_package_lists_its_commands(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "maxent_grpo", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+def test_the_package_lists_its_commands(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    done = called(package, arguments, capsys)
+    assert done.returncode == 0
     assert "config-docs" in done.stdout
     assert "train " in done.stdout
 
 
+def test_the_package_is_run_by_its_name() -> None:
+    command = [sys.executable, "-m", "maxent_grpo", "metrics-docs", "--check"]
+    assert subprocess.run(command, capture_output=True, check=False, cwd=REPOSITORY).returncode == 0
+
+
 @pytest.mark.parametrize("docs", ["config-docs", "metrics-docs"])
-def test_docs_are_written_and_checked(tmp_path: Path, docs: str) -> None:
-    command = [sys.executable, "-m", "maxent_grpo", docs, "--output", str(tmp_path / "docs.md")]
-    missing = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+def test_docs_are_written_and_checked(tmp_path: Path, docs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (docs, "--output", str(tmp_path / "docs.md"))
+    missing = called(package, (*arguments, "--check"), capsys)
     assert missing.returncode == 1
     assert missing.stderr == f"{tmp_path}/docs.md is out of date: run python -m maxent_grpo {docs}\n"
-    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
-    subprocess.run([*command, "--check"], check=True, cwd=REPOSITORY)
+    assert called(package, arguments, capsys).returncode == 0
+    assert called(package, (*arguments, "--check"), capsys).returncode == 0

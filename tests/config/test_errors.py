@@ -108,7 +108,11 @@ def test_a_contradiction_prints_its_sentence(settings: dict[str, object], scorin
     assert problems_of(settings, scoring) == sentences
 
 
-@pytest.mark.parametrize("scoring", METHODS.split(", "))
+@pytest.mark.parametrize(
+    "scoring",
+    # that every option passes the gates is also what test_every_option_loads_as_its_dataclass shows, on the command line
+    [pytest.param(name, marks=() if at % 9 == 0 else pytest.mark.slow) for at, name in enumerate(METHODS.split(", "))],
+)
 def test_the_defaults_contradict_nothing(scoring: str) -> None:
     assert problems_of({}, scoring) == []
 

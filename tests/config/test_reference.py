@@ -1,9 +1,7 @@
 from dataclasses import dataclass
 
-import pytest
-
 from maxent_grpo.commands.config_docs import reference_file
-from maxent_grpo.config.declared import Setting, all_settings, groups, options
+from maxent_grpo.config.declared import all_settings, groups, options
 from maxent_grpo.config.reference import entries, field_docs, reference
 
 
@@ -11,9 +9,13 @@ def test_docs_config_md_is_up_to_date() -> None:
     assert reference_file().read_text(encoding="utf-8") == reference(), "run: python -m maxent_grpo config-docs"
 
 
-@pytest.mark.parametrize("setting", all_settings(), ids=lambda setting: f"{setting.option}:{setting.path}")
-def test_every_setting_has_a_docstring(setting: Setting) -> None:
-    assert field_docs(setting.owner).get(setting.name), f"{setting.owner.__name__}.{setting.name} has no docstring"
+def test_every_setting_has_a_docstring() -> None:
+    bare = {
+        f"{setting.owner.__name__}.{setting.name}"
+        for setting in all_settings()
+        if not field_docs(setting.owner).get(setting.name)
+    }
+    assert sorted(bare) == []
 
 
 def test_every_option_has_a_docstring() -> None:

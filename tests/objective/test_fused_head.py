@@ -102,7 +102,7 @@ def test_values_and_gradients_are_those_of_the_written_out_formula(
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("control", ["whole", "tempered", "allowed"])
-@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("entropy", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_gradient_is_that_of_finite_differences(transform: str, control: str, entropy: bool) -> None:
     distribution = HeadDistribution(TRANSFORMS[transform], **CONTROLS[control])
     hidden, weight, bias, targets = the_case(tokens=4)

@@ -11,7 +11,7 @@ from support.steps import Step
 from torch import Tensor
 
 quick = settings(max_examples=30, deadline=None, derandomize=True, database=None)
-brief = settings(quick, max_examples=4)
+brief = settings(quick, max_examples=3)
 """For properties that are tried on every method."""
 
 

@@ -146,7 +146,10 @@ def without(folder: Path) -> Callable[[tuple[str, ...]], Seen]:
     return run
 
 
-LONG_FORM = ("controller.", "scoring.", "evaluation.seed_eval.", "reward.styles")
+LONG_FORM = (
+    *("controller.", "scoring.", "evaluation.", "checkpoint.", "reward.styles", "run.profile"),
+    *("generation.penalty.", "model.warm_start.", "data.num_", "data.min_", "data.max_"),
+)
 """Settings whose worked numbers stand in tests of their own: that two whole runs show them too is left to the long form."""
 
 

@@ -1,4 +1,7 @@
-"""A server that the command starts: it trains with it, and takes it down however it ends."""
+"""A server that the command starts: it trains with it, and takes it down however it ends.
+
+All in the long form, as each test starts an engine; in the short one a server is killed and started anew in ``test_server.py``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from support.runs import metric_lines, overrides
 from support.vllm_policy import HAS_VLLM, NEEDS_VLLM
 from support.vllm_runs import AHEAD, LEARNING, assert_groups_are_whole
 
-pytestmark = pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)]
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
@@ -71,8 +74,8 @@ def leftovers(pid: int) -> list[object]:
     "number",
     [
         pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, id="terminated", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="terminated"),
     ],
 )
 def test_a_server_ends_with_the_command_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
@@ -87,7 +90,6 @@ def test_a_server_ends_with_the_command_that_started_it(tmp_path: Path, number: 
     assert until(lambda: not leftovers(trainer.pid), 30)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [(), AHEAD], ids=["", "while the next rollout is in flight"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_server_that_answers_ends_with_the_command(
@@ -100,7 +102,6 @@ def test_a_server_that_answers_ends_with_the_command(
     assert until(lambda: not leftovers(trainer.pid), 30)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_the_command_trains_though_its_server_dies_or_hangs_on_the_way(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path / "run", "generation.vllm.timeout=5") as trainer:

@@ -75,7 +75,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(trees)
 def test_any_tree_reads_back_with_the_same_types_and_bits(
     tmp_path_factory: pytest.TempPathFactory, tree: object

@@ -79,7 +79,9 @@ def assert_matches_the_slow_sampler(
     return flat
 
 
-@pytest.mark.parametrize("build", [tiny_llama, tiny_gpt2, tiny_qwen2, tiny_mistral])
+@pytest.mark.parametrize(
+    "build", [tiny_llama, tiny_gpt2, *(pytest.param(b, marks=pytest.mark.slow) for b in (tiny_qwen2, tiny_mistral))]
+)
 def test_every_architecture_draws_what_the_slow_sampler_draws(build: Callable[[], Any]) -> None:
     records = assert_matches_the_slow_sampler(build(), sampling_settings(temperature=1.5, allowed_token_ids=DIGITS))
     assert {record.finish_reason for record in records} == {FinishReason.eos, FinishReason.length}
@@ -193,7 +195,9 @@ def test_the_models_own_generation_config_does_not_leak_into_sampling() -> None:
 MIXED_COUNTS = [4, 0, 2, 5]
 
 
-@pytest.mark.parametrize("build", [tiny_llama, tiny_gpt2, tiny_mistral])
+@pytest.mark.parametrize(
+    "build", [tiny_llama, *(pytest.param(b, marks=pytest.mark.slow) for b in (tiny_gpt2, tiny_mistral))]
+)
 def test_the_batch_size_changes_no_token(build: Callable[[], Any]) -> None:
     model, prompts = build(), row_prompts(*PROMPTS)
     results = []

@@ -1,26 +1,22 @@
 """`run.dry=true`: what it says, what it refuses, and that nothing appears on the disk."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.called import called
 from support.runs import SMALL, configured, overrides, train
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import maxent_grpo
 from maxent_grpo.commands.train import main
-from maxent_grpo.config.compose import config_directory
 from maxent_grpo.errors import CheckpointError, ConfigError, DataError
 from maxent_grpo.training.memory import Phase
 from maxent_grpo.training.preview.run import preview, start, workload
 from maxent_grpo.training.preview.sight import look, outline
 from maxent_grpo.training.preview.sizes import memory_estimate, model_shape, parameter_counts
 from maxent_grpo.training.setup import run_from_config
-
-REPOSITORY = config_directory().parent
 
 
 def value(text: str, label: str) -> str:
@@ -29,11 +25,13 @@ def value(text: str, label: str) -> str:
     return found[1]
 
 
-def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_says_everything_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    command = [sys.executable, str(REPOSITORY / "train.py"), "run.dry=true", "model.warm_start.num_problems=8"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    monkeypatch.chdir(folder)
+    done = called(main, ["run.dry=true", "model.warm_start.num_problems=8"], capsys)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(folder.iterdir()) == []
     titles = [line.split(":")[0] for line in done.stdout.splitlines() if line and not line.startswith(" ")]
@@ -125,8 +123,8 @@ def test_each_job_of_a_sweep_describes_itself_where_it_would_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = [text for text in SMALL if not text.startswith("run.dir")]
-    main(["-m", *here, "run.dry=true", "scoring=grpo,maxent", "seed=4", f"hydra.sweep.dir={tmp_path}/sweep"])
-    said = capsys.readouterr().out
+    jobs = ["-m", *here, "run.dry=true", "scoring=grpo,maxent", "seed=4", f"hydra.sweep.dir={tmp_path}/sweep"]
+    said = called(main, jobs, capsys).stdout
     assert re.findall(r"^method: (.*)$", said, flags=re.MULTILINE) == ["grpo", "maxent"]
     assert re.findall(r"^would write to (.*)$", said, flags=re.MULTILINE) == [
         f"{tmp_path}/sweep/0-scoring=grpo",
