@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,10 @@ from accelerate import Accelerator
 from support.processes import Start, begin, finish, forked, wait_until
 from support.runs import checkpoint_of, configured, metric_lines, only_reward, small, train
 from support.same_run import assert_same_run
+from support.stops import Sends
 from support.two_ranks_faults import meet
 
 from maxent_grpo.config.run import Requeue
-from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.training.loop import RunResult
 from maxent_grpo.training.requeue import wants_requeue
 from maxent_grpo.training.setup import run_from_config
@@ -31,18 +31,6 @@ ASKED = {
     signal.SIGINT: (StopCause.interrupt, 130),
     signal.SIGUSR1: (StopCause.notice, 75),
 }
-
-
-class Sends(QuietWriter):
-    """Sends this process signals when the line of a step is written."""
-
-    def __init__(self, step: int, *signals: signal.Signals) -> None:
-        self._step, self._signals = step, signals
-
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step == self._step:
-            for each in self._signals:
-                os.kill(os.getpid(), each)
 
 
 @pytest.fixture(scope="module")
