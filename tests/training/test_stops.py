@@ -64,6 +64,19 @@ def test_a_signal_saves_the_run_after_its_step_and_resuming_ends_it_as_if_nothin
     assert_same_run(whole, tmp_path / "run")
 
 
+def test_what_is_saved_at_a_stop_is_this_run_and_not_an_earlier_one_that_got_as_far(tmp_path: Path) -> None:
+    """Trained anew from step 1, on a longer schedule's curve, in a folder whose latest checkpoint is of step 4 already."""
+    linear = (*RUN, "optimization.lr_scheduler_type=linear")
+    longer = (*linear, "optimization.total_training_steps=6", "checkpoint.every_n_steps=null")
+    train(tmp_path / "run", *linear, "checkpoint.every_n_steps=1", "checkpoint.keep_last=0")
+    first = checkpoint_of(tmp_path / "run", 1)
+    train(tmp_path / "left alone", *longer, resume_from=first)
+    config = configured(tmp_path / "run", *longer, resume_from=first)
+    assert run_from_config(config, watchers=[Sends(4, signal.SIGTERM)]).global_step == 4
+    train(tmp_path / "run", *longer, resume_from=tmp_path / "run")
+    assert_same_run(tmp_path / "left alone", tmp_path / "run")
+
+
 def test_the_gravest_of_several_signals_is_the_cause(tmp_path: Path) -> None:
     signals = (signal.SIGUSR1, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM)
     assert stopped_at(tmp_path / "run", *signals).stopped is StopCause.interrupt
