@@ -140,7 +140,10 @@ def run_from_config(
                 result = _run(config, handles, resume, until, stopping, ending)
         except BaseException as error:
             tracked.failed = True
-            logger.error("stopped: %s", error, exc_info=error)
+            if isinstance(error, KeyboardInterrupt):
+                logger.error("stopped: interrupted")
+            else:
+                logger.error("stopped: %s", error, exc_info=error)
             with suppress(StorageError):  # the first error says more
                 handles.close()
             raise

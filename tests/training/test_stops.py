@@ -241,6 +241,21 @@ def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep" / "1-seed=2").exists()
 
 
+def test_an_interrupt_before_training_ends_the_command_in_one_line(tmp_path: Path) -> None:
+    """Here while the user's own code is imported; the folder is free for another start."""
+    grader = tmp_path / "own.py"
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n\n\ndef own(completions):\n    return [0.0] * len(completions)\n"
+    grader.write_text(code)
+    words = (*small(()), *RUN, "+reward.terms.own=1", f"+reward.functions.own={grader}:own")
+    start = Start(tmp_path / "run", words, as_command=True, said=tmp_path / "said")
+    assert finish(start) == 130
+    said, log = (path.read_text() for path in (tmp_path / "said", tmp_path / "run" / "run.log"))
+    assert said.endswith("\ntrain.py: interrupted\n")
+    assert "stopped: interrupted" in log
+    assert "Traceback" not in said + log
+    train(tmp_path / "run", *RUN)
+
+
 def test_latest_needs_a_folder_that_is_the_same_each_time(capfd: pytest.CaptureFixture[str]) -> None:
     from maxent_grpo.commands.train import main
 
