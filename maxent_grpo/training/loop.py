@@ -107,7 +107,7 @@ class RunResult:
     run_dir: Path
     global_step: int
     metrics: dict[str, float]
-    """The last step's line."""
+    """The last step's line, empty where this process took none."""
     evaluations: dict[int, dict[str, float]]
     """Evaluation figures by step, of this process's part of the run."""
     stopped: StopCause = StopCause.none

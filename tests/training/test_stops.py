@@ -219,6 +219,18 @@ def test_a_batch_system_that_refuses_costs_nothing_but_a_warning(
     assert (tmp_path / "asked").read_text() == "requeue 4711\n"
 
 
+def test_a_job_whose_time_does_not_do_for_a_step_is_not_queued_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in batch_system(tmp_path, "exit 0").items():
+        monkeypatch.setenv(name, value)
+    settings = {"run.requeue": "out_of_time", "checkpoint.resume_from": "latest", "run.max_hours": 1e-6}
+    config = configured(tmp_path / "run", *RUN, settings=settings)
+    assert run_from_config(config).stopped is StopCause.time_limit
+    assert "run.max_hours left no time for a single step" in caplog.text
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path: Path) -> None:
     """The jobs after it are not begun."""
     said = tmp_path / "said"
