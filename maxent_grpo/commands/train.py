@@ -96,9 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (*EXPECTED, SweepError) as error:
         print(f"{program()}: {redacted(str(error))}", file=sys.stderr)
         sys.exit(_status(error))
-    except KeyboardInterrupt:
-        if not args.multirun:
-            raise
+    except KeyboardInterrupt:  # between jobs, or outside of training: inside it is a wish to stop, which saves
         print(f"{program()}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 

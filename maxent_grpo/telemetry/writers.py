@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from maxent_grpo.config.logging import LoggingConfig, TrackerName
@@ -75,22 +76,25 @@ def build_logging(config: LoggingConfig, run_dir: Path, tracked: TrackedRun | No
     hold what goes wrong there, and the console last, which ends by naming what the others wrote. Called on the main process
     only; the others use ``LoggingHandles(run_dir)`` without writers. Without ``tracked`` there are no trackers.
     """
-    log = RunLog(run_dir)
-    writers: list[Writer] = [MetricsFile(run_dir), EvaluationsFile(run_dir)]
-    if config.completions_every:
-        writers.append(CompletionsFile(run_dir))
-    if config.report:
-        writers.append(ReportWriter(run_dir))
-    handles = LoggingHandles(
-        run_dir=run_dir,
-        writers=writers,
-        completions_every=config.completions_every,
-        completions_per_step=config.completions_per_step,
-    )
-    if tracked is not None and is_main_process():
-        writers += build_trackers(config, tracked, handles.write_note)
-    writers += [log, build_console(config.console, run_dir)]
-    return handles
+    with ExitStack() as opened:  # what fails to open must not leave the log listening to the runs after this one
+        log = RunLog(run_dir)
+        opened.callback(log.close)
+        writers: list[Writer] = [MetricsFile(run_dir), EvaluationsFile(run_dir)]
+        if config.completions_every:
+            writers.append(CompletionsFile(run_dir))
+        if config.report:
+            writers.append(ReportWriter(run_dir))
+        handles = LoggingHandles(
+            run_dir=run_dir,
+            writers=writers,
+            completions_every=config.completions_every,
+            completions_per_step=config.completions_per_step,
+        )
+        if tracked is not None and is_main_process():
+            writers += build_trackers(config, tracked, handles.write_note)
+        writers += [log, build_console(config.console, run_dir)]
+        opened.pop_all()
+        return handles
 
 
 def build_trackers(config: LoggingConfig, run: TrackedRun, say: Callable[[str], None]) -> list[Writer]:

@@ -68,6 +68,8 @@ class SavePolicy:
     store: CheckpointStore
     every_n_steps: int | None
     best: BestTracker
+    newest: int | None = None
+    """Step of the store's latest checkpoint if it is of this run as it goes: written by it, or what it goes on from."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class RunResult:
     run_dir: Path
     global_step: int
     metrics: dict[str, float]
-    """The last step's line."""
+    """The last step's line, empty where this process took none."""
     evaluations: dict[int, dict[str, float]]
     """Evaluation figures by step, of this process's part of the run."""
     stopped: StopCause = StopCause.none
@@ -333,9 +335,11 @@ def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:
 
 
 def _save_once(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool = False) -> None:
-    """Write a checkpoint unless the newest one is of this step."""
-    latest = parts.saving.store.latest
-    if latest is None or latest.name != f"step_{parts.state.global_step}":
+    """Write a checkpoint unless the newest one is of this step.
+
+    A folder in which the run began anew from an earlier step may have one of the same number, of another course.
+    """
+    if parts.saving.newest != parts.state.global_step:
         _save(ctx, parts, is_best)
 
 
@@ -363,6 +367,7 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
                 f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
                 f"then continue with {resume_command(ctx.logging.run_dir)}"
             ) from error
+    parts.saving.newest = step
     logger.info("saved %s", folder)
 
 

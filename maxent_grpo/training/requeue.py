@@ -26,12 +26,18 @@ def wants_requeue(choice: Requeue, cause: StopCause) -> bool:
     )
 
 
-def requeue_job() -> bool:
+def requeue_job(*, got_anywhere: bool = True) -> bool:
     """`scontrol requeue` of the job that this process belongs to; whether it was asked and agreed.
 
-    Of several processes the main one asks. A failure is told: the run is saved, and a job that is submitted again goes on with it.
+    Of several processes the main one asks. A run whose time did not do for a single step is not ``got_anywhere``: nor would it the next
+    time, for ever. A failure is told: the run is saved, and a job that is submitted again goes on with it.
     """
     if not PartialState().is_main_process:
+        return False
+    if not got_anywhere:
+        logger.warning(
+            "run.requeue: run.max_hours left no time for a single step, nor would it the next time: nothing is queued again; raise it"
+        )
         return False
     job = os.environ.get(JOB)
     if job is None:

@@ -253,6 +253,9 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience
     set_learning_rate(ctx.optimization.handles)
+    latest = parts.saving.store.latest
+    if latest is not None and latest.resolve() == resume.folder.resolve():
+        parts.saving.newest = resume.step
     ctx.logging.write_note(f"resumed from {ctx.resume_checkpoint} at step {ctx.resume_state['step']}")
 
 

@@ -91,7 +91,7 @@ from maxent_grpo.training.settings import (
     scoring_settings,
 )
 from maxent_grpo.training.share.final import write_trained
-from maxent_grpo.training.stopping import Stopping
+from maxent_grpo.training.stopping import StopCause, Stopping
 from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -140,13 +140,16 @@ def run_from_config(
                 result = _run(config, handles, resume, until, stopping, ending)
         except BaseException as error:
             tracked.failed = True
-            logger.error("stopped: %s", error, exc_info=error)
+            if isinstance(error, KeyboardInterrupt):
+                logger.error("stopped: interrupted")
+            else:
+                logger.error("stopped: %s", error, exc_info=error)
             with suppress(StorageError):  # the first error says more
                 handles.close()
             raise
         handles.close()
     if wants_requeue(config.run.requeue, result.stopped):
-        requeue_job()
+        requeue_job(got_anywhere=bool(result.metrics) or result.stopped is not StopCause.time_limit)
     return result
 
 

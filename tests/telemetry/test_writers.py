@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from maxent_grpo.config.logging import Console, LoggingConfig
+from maxent_grpo.errors import DataError
 from maxent_grpo.report.read import read_jsonl
+from maxent_grpo.telemetry.run_dir import PACKAGE_LOGGER
 from maxent_grpo.telemetry.writers import ReportWriter, build_logging
 
 
@@ -70,3 +72,12 @@ def test_a_run_that_ends_in_an_error_has_a_report_that_says_so(tmp_path: Path) -
     logging.getLogger("maxent_grpo.training.setup").error("stopped: %s", "the disk is <full>")
     handles.close()
     assert "unfinished: 1 of 8 steps (stopped: the disk is &lt;full&gt;)" in (tmp_path / "report.html").read_text()
+
+
+def test_a_record_that_cannot_be_continued_leaves_no_log_behind_that_hears_the_next_run(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"loss/total": 1.0}\n')
+    package = logging.getLogger(PACKAGE_LOGGER)
+    before, level = list(package.handlers), package.level
+    with pytest.raises(DataError, match="has a line without a whole-numbered step"):
+        build_logging(LoggingConfig(console=Console.silent), tmp_path)
+    assert (package.handlers, package.level) == (before, level)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
@@ -31,6 +32,7 @@ from support.source_knobs import (
     before_and_after,
     written_tables,
 )
+from support.stops import Sends
 from support.sweep_jobs import note
 from support.vllm_knobs import VLLM_KNOBS
 from support.wandb_run import offline_parts, tracked, write_steps
@@ -530,10 +532,11 @@ def test_a_job_that_is_out_of_time_is_queued_again_where_that_is_asked_for(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    late = {"run.max_hours": 1e-9, "checkpoint.resume_from": "latest"}
-    run_from_config(configured(tmp_path / "run", *QUICK, settings=late))
-    assert not (tmp_path / "asked").exists()
-    run_from_config(configured(tmp_path / "run", *QUICK, settings={**late, "run.requeue": "out_of_time"}))
+    for name, choice in (("never", {}), ("asked for", {"run.requeue": "out_of_time"})):
+        settings = {"checkpoint.resume_from": "latest", **choice}
+        config = configured(tmp_path / name, *QUICK, settings=settings)
+        assert run_from_config(config, watchers=[Sends(1, signal.SIGUSR1)]).stopped is StopCause.notice
+        assert (tmp_path / "asked").exists() == (name == "asked for")
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
@@ -14,11 +15,13 @@ from unittest.mock import patch
 import pytest
 from support.runs import checkpoint_of, completion_lines, configured, metric_lines, only_reward, state_of, train
 from support.same_run import assert_same_run
+from support.stops import Sends
 
-from maxent_grpo.errors import GenerationError
+from maxent_grpo.errors import GenerationError, NonFiniteError
 from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.setup import run_from_config
+from maxent_grpo.training.stopping import StopCause
 from maxent_grpo.training.types.runtime import SendingSampler
 
 PROMPTS, GROUP, STEPS = 4, 4, 5
@@ -299,6 +302,43 @@ def test_what_has_come_is_kept_when_the_one_after_it_does_not(ahead: Path, tmp_p
         train(tmp_path / "run", *AHEAD)
     train(tmp_path / "later", *AHEAD, resume_from=tmp_path / "run")
     assert_same_run(ahead, tmp_path / "later")
+
+
+@pytest.mark.parametrize("sampler", [LocalGenerator, Elsewhere], ids=["sampled first", "in flight"])
+def test_a_run_that_is_told_to_stop_keeps_what_is_sampled_ahead(
+    ahead: Path, tmp_path: Path, sampler: type[LocalGenerator]
+) -> None:
+    """Between two steps that save nothing, with the rollout of the next one still out where a sampler is sent for it."""
+    seldom = (*AHEAD, "checkpoint.every_n_steps=null")
+    Elsewhere.flying = {}
+    with patch.object(samplers, "LocalGenerator", sampler):
+        stopped = run_from_config(configured(tmp_path / "run", *seldom), watchers=[Sends(3, signal.SIGTERM)])
+        assert (stopped.global_step, stopped.stopped) == (3, StopCause.terminate)
+        assert state_of(checkpoint_of(tmp_path / "run")).states["rollout_ahead"]["rollout"]["version"] == 2
+        train(tmp_path / "run", *seldom, resume_from=tmp_path / "run")
+    assert_same_run(ahead, tmp_path / "run")
+
+
+@pytest.mark.parametrize("sampler", [LocalGenerator, Elsewhere], ids=["sampled first", "in flight"])
+def test_a_run_that_meets_numbers_that_are_not_finite_keeps_both_of_its_rollouts(
+    tmp_path: Path, sampler: type[LocalGenerator]
+) -> None:
+    """The one that the step would have trained on, and the one that was asked for before."""
+    bad = (*AHEAD, *only_reward("overflows_in_two_steps"), "optimization.learning_rate=0.01")
+    seldom, skip = (*bad, "checkpoint.every_n_steps=null"), "run.on_nonfinite=skip"
+    train(tmp_path / "whole", *seldom, skip)
+    first = next(line["step"] for line in metric_lines(tmp_path / "whole") if "loss/total" not in line)
+    assert first == 3, "what the weights of step 1 sampled"
+    Elsewhere.flying = {}
+    with patch.object(samplers, "LocalGenerator", sampler):
+        with pytest.raises(NonFiniteError, match="The run is saved at step 2; continue it with"):
+            train(tmp_path / "run", *seldom)
+        states = state_of(checkpoint_of(tmp_path / "run")).states
+        assert states["rollout"]["experience"]["version"] == 1
+        assert states["rollout_ahead"]["rollout"]["version"] == 2
+        train(tmp_path / "run", *seldom, skip, resume_from=tmp_path / "run")
+    # a run that stops has nothing to count
+    assert_same_run(tmp_path / "whole", tmp_path / "run", but="optim/skipped_nonfinite")
 
 
 def test_a_run_ahead_is_resumed_only_as_one(ahead: Path, tmp_path: Path) -> None:

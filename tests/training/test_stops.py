@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,10 @@ from accelerate import Accelerator
 from support.processes import Start, begin, finish, forked, wait_until
 from support.runs import checkpoint_of, configured, metric_lines, only_reward, small, train
 from support.same_run import assert_same_run
+from support.stops import Sends
 from support.two_ranks_faults import meet
 
 from maxent_grpo.config.run import Requeue
-from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.training.loop import RunResult
 from maxent_grpo.training.requeue import wants_requeue
 from maxent_grpo.training.setup import run_from_config
@@ -31,18 +31,6 @@ ASKED = {
     signal.SIGINT: (StopCause.interrupt, 130),
     signal.SIGUSR1: (StopCause.notice, 75),
 }
-
-
-class Sends(QuietWriter):
-    """Sends this process signals when the line of a step is written."""
-
-    def __init__(self, step: int, *signals: signal.Signals) -> None:
-        self._step, self._signals = step, signals
-
-    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step == self._step:
-            for each in self._signals:
-                os.kill(os.getpid(), each)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +62,19 @@ def test_a_signal_saves_the_run_after_its_step_and_resuming_ends_it_as_if_nothin
     assert f"stopped by {asked.name} after step 2, which is saved; continue with python train.py checkpoint" in said
     assert train(tmp_path / "run", *RUN, resume_from=tmp_path / "run").stopped is StopCause.none
     assert_same_run(whole, tmp_path / "run")
+
+
+def test_what_is_saved_at_a_stop_is_this_run_and_not_an_earlier_one_that_got_as_far(tmp_path: Path) -> None:
+    """Trained anew from step 1, on a longer schedule's curve, in a folder whose latest checkpoint is of step 4 already."""
+    linear = (*RUN, "optimization.lr_scheduler_type=linear")
+    longer = (*linear, "optimization.total_training_steps=6", "checkpoint.every_n_steps=null")
+    train(tmp_path / "run", *linear, "checkpoint.every_n_steps=1", "checkpoint.keep_last=0")
+    first = checkpoint_of(tmp_path / "run", 1)
+    train(tmp_path / "left alone", *longer, resume_from=first)
+    config = configured(tmp_path / "run", *longer, resume_from=first)
+    assert run_from_config(config, watchers=[Sends(4, signal.SIGTERM)]).global_step == 4
+    train(tmp_path / "run", *longer, resume_from=tmp_path / "run")
+    assert_same_run(tmp_path / "left alone", tmp_path / "run")
 
 
 def test_the_gravest_of_several_signals_is_the_cause(tmp_path: Path) -> None:
@@ -218,6 +219,18 @@ def test_a_batch_system_that_refuses_costs_nothing_but_a_warning(
     assert (tmp_path / "asked").read_text() == "requeue 4711\n"
 
 
+def test_a_job_whose_time_does_not_do_for_a_step_is_not_queued_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in batch_system(tmp_path, "exit 0").items():
+        monkeypatch.setenv(name, value)
+    settings = {"run.requeue": "out_of_time", "checkpoint.resume_from": "latest", "run.max_hours": 1e-6}
+    config = configured(tmp_path / "run", *RUN, settings=settings)
+    assert run_from_config(config).stopped is StopCause.time_limit
+    assert "run.max_hours left no time for a single step" in caplog.text
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path: Path) -> None:
     """The jobs after it are not begun."""
     said = tmp_path / "said"
@@ -238,6 +251,21 @@ def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path: Path) -> None:
     assert process.exitcode == 143, said.read_text()
     assert checkpoint_of(first)
     assert not (tmp_path / "sweep" / "1-seed=2").exists()
+
+
+def test_an_interrupt_before_training_ends_the_command_in_one_line(tmp_path: Path) -> None:
+    """Here while the user's own code is imported; the folder is free for another start."""
+    grader = tmp_path / "own.py"
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n\n\ndef own(completions):\n    return [0.0] * len(completions)\n"
+    grader.write_text(code)
+    words = (*small(()), *RUN, "+reward.terms.own=1", f"+reward.functions.own={grader}:own")
+    start = Start(tmp_path / "run", words, as_command=True, said=tmp_path / "said")
+    assert finish(start) == 130
+    said, log = (path.read_text() for path in (tmp_path / "said", tmp_path / "run" / "run.log"))
+    assert said.endswith("\ntrain.py: interrupted\n")
+    assert "stopped: interrupted" in log
+    assert "Traceback" not in said + log
+    train(tmp_path / "run", *RUN)
 
 
 def test_latest_needs_a_folder_that_is_the_same_each_time(capfd: pytest.CaptureFixture[str]) -> None:
