@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 
-from maxent_grpo.errors import GenerationError, NonFiniteError, StorageError
+from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.health import HealthWatch
 from maxent_grpo.telemetry.progress import resume_command
@@ -51,12 +51,8 @@ from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.stopping import SAID, StopCause, Stopping
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
 from maxent_grpo.training.types.flops import Work
-from maxent_grpo.training.types.runtime import (
-    SendingSampler,
-    StepResources,
-    TrainingLoopContext,
-    TrainingLoopState,
-)
+from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext, TrainingLoopState
+from maxent_grpo.training.types.samplers import SendingSampler
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +212,8 @@ def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: R
         if step == 0:
             raise  # nothing is trained yet
         parts.buffer.put_back()
-        with suppress(GenerationError):  # then the next rollout is asked for again
+        # what the next rollout fails with comes again when it is asked for again; the step's error is the one to know
+        with suppress(GenerationError, RewardError):
             rollouts.settle(step)
         try:
             _save_once(ctx, parts)

@@ -20,7 +20,8 @@ from maxent_grpo.training.dynamic_sampling import first_draw, gather_informative
 from maxent_grpo.training.experience import Experience, Rows, prompts_per_rollout, ready_to_train, sample_rollout
 from maxent_grpo.training.row_stream import RowStream
 from maxent_grpo.training.sampled_rollout import RolloutAhead, SampledRollout
-from maxent_grpo.training.types.runtime import SendingSampler, StepResources, TrainingLoopContext, VersionedSampler
+from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
+from maxent_grpo.training.types.samplers import SendingSampler, VersionedSampler
 
 
 @dataclass

@@ -16,7 +16,8 @@ from maxent_grpo.training.experience import Experience, ready_to_train, sample_r
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.metrics import step_metrics
 from maxent_grpo.training.step import StepReport, train_step
-from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext, VersionedSampler
+from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext
+from maxent_grpo.training.types.samplers import VersionedSampler
 
 
 @dataclass

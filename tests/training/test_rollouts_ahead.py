@@ -22,7 +22,7 @@ from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.stopping import StopCause
-from maxent_grpo.training.types.runtime import SendingSampler
+from maxent_grpo.training.types.samplers import SendingSampler
 
 PROMPTS, GROUP, STEPS = 4, 4, 5
 

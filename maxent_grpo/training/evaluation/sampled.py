@@ -14,7 +14,8 @@ from maxent_grpo.training.diagnostics import length_stats
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.rewards import CompletionRecord, ValidationContext
-from maxent_grpo.training.types.runtime import GenerationFn, VersionedSampler
+from maxent_grpo.training.types.runtime import GenerationFn
+from maxent_grpo.training.types.samplers import VersionedSampler
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from maxent_grpo.training.generation.helpers import (
     truncate_to_expected_counts,
 )
 from maxent_grpo.training.types.rewards import GenerationBatch
-from maxent_grpo.training.types.runtime import BackfillingSampler, GenerationFn, GenerationSettings
+from maxent_grpo.training.types.runtime import GenerationFn, GenerationSettings
+from maxent_grpo.training.types.samplers import BackfillingSampler
 
 logger = logging.getLogger(__name__)
 

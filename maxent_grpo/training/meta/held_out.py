@@ -21,7 +21,8 @@ from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
 from maxent_grpo.training.types.generation import GENERATION_COUNTERS
 from maxent_grpo.training.types.rewards import ScoreBatch
-from maxent_grpo.training.types.runtime import GenerationFn, TrainingLoopContext, VersionedSampler
+from maxent_grpo.training.types.runtime import GenerationFn, TrainingLoopContext
+from maxent_grpo.training.types.samplers import VersionedSampler
 
 STREAM = "meta"
 """Name of the random numbers that choose and answer held-out rows."""
