@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 
 import pytest
@@ -112,17 +113,24 @@ def test_jobs_that_are_queued_again_ask_for_their_latest_checkpoint(tmp_path: Pa
         assert (tmp_path / "sweep" / name / "from.txt").read_text() == "latest"
 
 
-def test_a_job_that_is_told_to_stop_ends_a_sweep_in_one_process(tmp_path: Path) -> None:
+def test_a_job_that_is_told_to_stop_ends_a_sweep_in_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a=b,c"
+
     def stopped(config: DictConfig) -> None:
         note(config)
         raise SystemExit(75)
 
     with pytest.raises(SystemExit) as caught:
-        run_sweep(["seed=4,5", f"hydra.sweep.dir={tmp_path}/sweep"], stopped)
+        run_sweep(["seed=4,5", f"hydra.sweep.dir='{folder}'"], stopped)
     assert caught.value.code == 75
-    jobs = read_jobs(tmp_path / "sweep")
+    jobs = read_jobs(folder)
     assert [job.standing for job in jobs] == [Standing.interrupted, Standing.waiting]
     assert jobs[0].problems == ["its run was stopped before its last step"]
+    said = capsys.readouterr().out.splitlines()[-1].partition("continue it: python train.py -m ")[2]
+    run_sweep(shlex.split(said), note)
+    assert [job.standing for job in read_jobs(folder)] == [Standing.finished] * 2
 
 
 def test_no_secret_is_in_the_traceback_of_a_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
