@@ -89,6 +89,8 @@ def test_runs_that_train_at_the_same_time_are_those_that_train_alone(
 
 @pytest.mark.slow
 def test_a_job_whose_process_is_killed_does_not_take_the_finished_ones_with_it(tmp_path: Path) -> None:
+    # joblib takes workers that have grown by loading torch for leaking ones and replaces them, and then may miss the kill
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
     with pytest.raises(SweepError) as caught:
         run_sweep(["seed=0,1", f"hydra.sweep.dir={tmp_path}/sweep", *JOBLIB], killed_with_seed_1)
     first, second, third, *_ = str(caught.value).splitlines()
