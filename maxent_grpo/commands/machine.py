@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from maxent_grpo.config.installed import has_wandb_key, installed_version
+from maxent_grpo.config.installed import has_wandb_key, installed_version, train_command
 from maxent_grpo.config.model import CACHE, WarmStartConfig
 from maxent_grpo.telemetry.hardware import GIB, cores, gpus, memory, threads, usable_cores
 from maxent_grpo.telemetry.matmul_peak import keep_peak, machine_key, matmul_gflops
@@ -191,7 +191,7 @@ def _problems(found: Diagnosis) -> Iterator[Problem]:
     if memory * GIB < MIN_MEMORY:
         yield Problem(
             f"{memory:.1f} GiB of memory can be used and the default run takes about 1 GiB",
-            "close other programs, and see what a run takes with `python train.py run.dry=true`",
+            f"close other programs, and see what a run takes with `{train_command()} run.dry=true`",
         )
     free = found.disk_gib["free"]
     if isinstance(free, float) and free * GIB < MIN_DISK:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from hydra._internal.callbacks import Callbacks
@@ -15,10 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from maxent_grpo.commands.sweep_table import show_sweep
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
+from maxent_grpo.report.read import MULTIRUN_FILE
 from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, swept_by_config, text_of
 from maxent_grpo.sweeps.failure import SweepError, SweepFailure
 from maxent_grpo.sweeps.job import SweepJob, problems_of
-from maxent_grpo.sweeps.launchers import jobs_at_once, threads_of_a_job
+from maxent_grpo.sweeps.launchers import is_basic, jobs_at_once, threads_of_a_job
 from maxent_grpo.sweeps.owner import owned
 from maxent_grpo.sweeps.plan import RESUME
 from maxent_grpo.sweeps.record import Standing, SweepRecord, new_record, read_jobs, read_sweep, write_sweep
@@ -47,8 +49,12 @@ def run_search(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Tas
     swept = [override.key_or_group for override in every if override.is_sweep_override()]
     keys = tuple(key for key in dict.fromkeys(swept) if key not in excluded)
     with owned(folder):
-        _settle(master, command, config, read_sweep(folder), folder)
+        before = read_sweep(folder)
+        _settle(master, command, config, before, folder)
         task = _task(master, config, job, keys, folder)
+        if before is not None:
+            # their number is part of what equal jobs need
+            task = replace(task, num_threads=before.num_threads)
         write_sweep(
             folder, new_record([], keys, task.num_threads, config.run.objective, config.run.objective_goal.value)
         )
@@ -123,6 +129,7 @@ def _task(master: DictConfig, config: RootConfig, job: TaskFunction, keys: tuple
         objective=config.run.objective,
         is_search=True,
         silences=jobs_at_once(master.hydra, count) > 1,
+        ends_sweep=is_basic(master.hydra),
         num_threads=threads_of_a_job(master.hydra, count) if config.run.num_threads is None else None,
     )
 
@@ -134,7 +141,7 @@ def _let_search(hydra: Hydra, master: DictConfig, command: SweepCommand, task: S
     # their own words on each trial would stand among the jobs'
     logging.getLogger("optuna").setLevel(logging.WARNING)
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
-    OmegaConf.save(master, folder / "multirun.yaml")
+    OmegaConf.save(master, folder / MULTIRUN_FILE)
     print(f"search {folder}: {task.num_jobs} jobs for the best {task.objective}", flush=True)
     try:
         sweeper.sweep(arguments=[text_of(override) for override in command.settings])

@@ -24,10 +24,13 @@ from maxent_grpo.commands.dry import describe_jobs
 from maxent_grpo.commands.search import run_search
 from maxent_grpo.commands.sweep_table import show_sweep
 from maxent_grpo.config.compose import hydra_session
+from maxent_grpo.config.installed import train_command
 from maxent_grpo.config.load import compose_checked
+from maxent_grpo.config.quoting import quoted, setting_word
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, quoted, sort_command, text_of
+from maxent_grpo.report.read import MULTIRUN_FILE
+from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, sort_command, text_of
 from maxent_grpo.sweeps.failure import SweepError, SweepFailure
 from maxent_grpo.sweeps.grid import Grid, plan_grid
 from maxent_grpo.sweeps.job import SweepJob, problems_of
@@ -113,7 +116,7 @@ def _begin(master: DictConfig, command: SweepCommand, grid: Grid, folder: Path) 
             threads = None
         run = grid.configs[0].run
         after = new_record(grid.jobs, grid.keys, threads, run.objective, run.objective_goal.value)
-        OmegaConf.save(master, folder / "multirun.yaml")
+        OmegaConf.save(master, folder / MULTIRUN_FILE)
     else:
         require_same(before, grid.jobs, folder)
         decisions = [decide(folder, job) for _, job in numbered]
@@ -142,6 +145,7 @@ def _launch(
         keys=tuple(grid.keys),
         num_jobs=len(grid.jobs),
         silences=jobs_at_once(master.hydra, len(todo)) > 1,
+        ends_sweep=is_basic(master.hydra),
         num_threads=sweep.num_threads,
     )
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
@@ -198,8 +202,8 @@ def _finish(folder: Path, command: SweepCommand) -> None:
     can_go_on = {Standing.waiting, Standing.running, Standing.failed, Standing.interrupted}
     if any(record.standing in can_go_on for record in read_jobs(folder)):
         rest = [text for text in command.texts if not text.startswith(f"{SWEEP_DIR}=")]
-        line = shlex.join(["python", "train.py", "-m", *rest, f"{SWEEP_DIR}={folder}", f"{RESUME}=true"])
-        print(f"continue it: {line}", flush=True)
+        words = f"{shlex.join(rest)} {setting_word(SWEEP_DIR, str(folder))} {RESUME}=true".lstrip()
+        print(f"continue it: {train_command()} -m {words}", flush=True)
 
 
 def _describe(

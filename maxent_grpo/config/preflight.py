@@ -14,6 +14,7 @@ from maxent_grpo.config.generation import VllmGenerationConfig
 from maxent_grpo.config.installed import find_module, has_wandb_key
 from maxent_grpo.config.logging import TrackerName, WandbMode
 from maxent_grpo.config.preflight_model import model_problems
+from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
 from maxent_grpo.folder_lock import lock_holder
@@ -87,7 +88,9 @@ def _run_directory(config: RootConfig) -> Iterator[str]:
         yield f"run.dir={folder}: a run is going on there ({holder}); wait for it, stop it, or name another folder"
     elif run_marks(folder) and not resumes(config.checkpoint.resume_from, folder):
         if holds_checkpoint(folder):
-            go_on = f"name another folder, or continue that run with checkpoint.resume_from={folder}"
+            go_on = (
+                f"name another folder, or continue that run with {setting_word('checkpoint.resume_from', str(folder))}"
+            )
         else:
             go_on = (
                 "it has no checkpoint to continue from: remove the folder, name another, or begin the run anew there with "

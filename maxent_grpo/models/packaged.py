@@ -20,6 +20,7 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from maxent_grpo.config.installed import train_command
 from maxent_grpo.config.model import SMOLLM2_FOLDER
 from maxent_grpo.errors import ConfigError
 
@@ -80,7 +81,7 @@ def prepare(cache_dir: str | Path) -> Path:
         if folder.exists():
             folder.rename(work / "replaced")
         made.rename(folder)
-    print(f"{folder} is ready: python train.py model=smollm2 ...", flush=True)
+    print(f"{folder} is ready: {train_command()} model=smollm2 ...", flush=True)
     return folder
 
 

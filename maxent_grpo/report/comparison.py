@@ -218,7 +218,9 @@ def comparison_figure(
     panels += [(*panel, False) for panel in TRAINING_PANELS if any(panel[0] in row for row in every_row)]
     num_panels = len(panels) + len(effects)
     num_rows = -(-(num_panels + 1) // NUM_COLUMNS)
-    title = " against ".join(arm.label for arm in arms) if len(arms) < 3 else "Comparison of methods"
+    # with differences the first arm is what the other one is compared with
+    named = [arm.label for arm in (reversed(arms) if effects else arms)]
+    title = " against ".join(named) if len(named) < 3 else "Comparison of methods"
     reached = max((row["step"] for row in every_row), default=0)
     num_runs = f"{len(runs)} runs, " if len(runs) > len(arms) else ""
     subtitle = f"{num_runs}{reached} optimiser steps; pass and coverage on held-out prompts, dotted before training"

@@ -35,6 +35,9 @@ LOG_FILE = "run.log"
 DATA_FILE = "data.json"
 PAGE_FILE = "report.html"
 PICTURE_FILE = "report.png"
+COMPARISON_PAGE = "comparison.html"
+SWEEP_FILE, SWEEP_TABLE, MULTIRUN_FILE = "sweep.json", "sweep.csv", "multirun.yaml"
+"""In a sweep's folder: its jobs, a row for each, and what Hydra was told."""
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
@@ -48,6 +51,11 @@ def in_number_order(name: str) -> list[tuple[int, str]]:
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run: it holds resolved settings."""
     return (folder / CONFIG_FILE).is_file()
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep."""
+    return any((folder / name).is_file() for name in (SWEEP_FILE, SWEEP_TABLE, MULTIRUN_FILE))
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,12 +95,6 @@ def text_of(override: Override) -> str:
     """An override as it was typed."""
     assert override.input_line is not None
     return override.input_line
-
-
-def quoted(text: str) -> str:
-    """A text as a value on Hydra's command line, where backslashes count only before a quotation mark."""
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
-    return f"'{escaped}'"
 
 
 def swept_by_config(master: DictConfig) -> list[Override]:

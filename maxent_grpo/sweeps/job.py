@@ -17,10 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.declared import options
 from maxent_grpo.config.extend import add_option
 from maxent_grpo.config.logging import Console
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
 from maxent_grpo.folder_lock import held
@@ -64,9 +66,10 @@ class SweepJob:
     """Whether the jobs are those of a search, for which a failed job has no value."""
     silences: bool = False
     """Whether jobs run at the same time, whose consoles would talk over each other."""
+    ends_sweep: bool = True
+    """Whether a job that is told to stop ends the sweep, as where the jobs run in its own process one after the other."""
     num_threads: int | None = None
     """CPU threads of a job that names none itself; None leaves it to torch."""
-
     options: tuple[tuple[str, str, type], ...] = field(default_factory=lambda: tuple(OPTIONS))
     """The options that the process which made this knows, its user's own among them."""
 
@@ -96,7 +99,10 @@ class SweepJob:
                 ):
                     print(f"{titled(name, self.num_jobs)}: finished before", flush=True)
                     return self._objective(before)
-                config.checkpoint.resume_from, how = earlier_part(folder, Path(self.sweep_dir), record)
+                checkpoint, how = earlier_part(folder, Path(self.sweep_dir), record)
+                # what the user goes on from is where the job begins, and `latest` means the same as the earlier part
+                if checkpoint is not None and config.checkpoint.resume_from != LATEST:
+                    config.checkpoint.resume_from = checkpoint
                 return self._run(config, folder, record, how)
         except Exception:
             if self.is_search:
@@ -127,16 +133,20 @@ class SweepJob:
                 is_config_error=isinstance(error, ConfigError),
             )
             if not isinstance(error, MaxentGrpoError):
-                (folder / ERROR_FILE).write_text(traceback.format_exc(), encoding="utf-8")
+                (folder / ERROR_FILE).write_text(redacted(traceback.format_exc()), encoding="utf-8")
                 record.problems[0] += f" (traceback: {folder / ERROR_FILE})"
             write_job(folder, record)
-            print(f"{said}: failed: {record.problems[0]}", flush=True)
+            print(f"{said}: failed: {redacted(record.problems[0])}", flush=True)
             if isinstance(error, MaxentGrpoError):
                 raise
             raise JobError(record.problems[0]) from None
-        except BaseException:
-            write_job(folder, replace(with_figures(record, folder), standing=Standing.interrupted))
+        except BaseException as error:
+            problems = ["its run was stopped before its last step"] if isinstance(error, SystemExit) else []
+            interrupted = replace(with_figures(record, folder), standing=Standing.interrupted, problems=problems)
+            write_job(folder, interrupted)
             print(f"{said}: interrupted", flush=True)
+            if isinstance(error, SystemExit) and not self.ends_sweep:
+                return None  # raised in a launcher's process it would take those down that run beside it
             raise
         write_job(folder, record)
         print(f"{said}: {record.standing}", flush=True)

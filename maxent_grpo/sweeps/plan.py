@@ -10,10 +10,10 @@ from pathlib import Path
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.report.read import SWEEP_FILE
 from maxent_grpo.sweeps.job import complete_checkpoint
 from maxent_grpo.sweeps.record import (
     SET_ASIDE,
-    SWEEP_FILE,
     PlannedJob,
     Standing,
     SweepRecord,

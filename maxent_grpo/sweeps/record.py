@@ -20,9 +20,8 @@ from maxent_grpo.config.secrets import redacted, redacted_tree
 from maxent_grpo.errors import DataError
 from maxent_grpo.folder_lock import is_held
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.read import METRICS_FILE, metric_series, read_metrics
+from maxent_grpo.report.read import METRICS_FILE, SWEEP_FILE, metric_series, read_metrics
 
-SWEEP_FILE = "sweep.json"
 JOB_FILE = "job.json"
 JOB_LOCK = ".job.lock"
 SET_ASIDE = ".set_aside"

@@ -11,11 +11,10 @@ from statistics import mean, stdev
 
 from maxent_grpo.folder_lock import held
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.read import headline_measures
+from maxent_grpo.report.read import SWEEP_TABLE, headline_measures
 from maxent_grpo.report.scale import duration
 from maxent_grpo.sweeps.record import JobRecord, Standing, SweepRecord, number_of, read_jobs, read_sweep
 
-TABLE_FILE = "sweep.csv"
 TABLE_LOCK = ".table.lock"
 TABLE_PATIENCE = 60.0
 """How long a process waits for another one that writes the table [seconds]."""
@@ -38,7 +37,7 @@ def write_table(folder: Path) -> Path:
     Raises:
         DataError: a record is damaged.
     """
-    path = folder / TABLE_FILE
+    path = folder / SWEEP_TABLE
     refusal = f"{path}: another process has been writing the table for {TABLE_PATIENCE:.0f} s"
     # of two jobs that end at once the later one must see the earlier one's record
     with held(folder / TABLE_LOCK, refusal, TABLE_PATIENCE):

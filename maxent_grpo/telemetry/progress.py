@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from maxent_grpo.config.installed import train_command
+from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE, evaluated_ks
 
 MISSING = "-"
@@ -118,13 +117,8 @@ def evaluation_table(first: Mapping[str, float], last: Mapping[str, float], step
 
 
 def resume_command(run_dir: Path) -> str:
-    """The shell command that continues the run, quoted where the path needs it (a sweep's folders contain '=' and ',')."""
-    text = str(run_dir)
-    if re.fullmatch(r"[\w./:+-]+", text):
-        return f"{train_command()} checkpoint.resume_from={text}"
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    setting = f'checkpoint.resume_from="{quoted}"'
-    return f"{train_command()} {shlex.quote(setting)}"
+    """The shell command that continues the run."""
+    return f"{train_command()} {setting_word('checkpoint.resume_from', str(run_dir))}"
 
 
 def where_to_look(run_dir: Path) -> list[str]:

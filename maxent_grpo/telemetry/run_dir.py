@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from maxent_grpo.config.preflight import resumes, run_marks
+from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import PARTIAL, storage_errors, write_atomically
@@ -35,7 +36,8 @@ def prepare_run_dir(path: str | Path, resumed_from: str | Path | None = None) ->
         other = "" if resumed_from is None else f", and it is not the run of checkpoint.resume_from={resumed_from}"
         raise ConfigError(
             f"run.dir={run_dir} already holds a run ({', '.join(marks)}){other}: its record would be mixed with this "
-            f"run's; choose another run.dir, remove the folder, or continue that run with checkpoint.resume_from={run_dir}"
+            "run's; choose another run.dir, remove the folder, or continue that run with "
+            f"{setting_word('checkpoint.resume_from', str(run_dir))}"
         )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,9 @@ class TensorBoardTracker(Tracker):
 
         folder: Path = self.run.run_dir / FOLDER
         has_history = any(folder.glob("events.out.tfevents.*"))
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
+        # of a run that begins anew in its folder, the evaluation before the first step comes again as well
+        again = first_step + 1 if first_step else 0
+        self._writer = SummaryWriter(str(folder), purge_step=again if has_history or first_step else None)
         if not has_history:
             for recorded in recorded_steps(self.run.run_dir, -1, first_step):
                 self._scalars(recorded.step, recorded.metrics)

@@ -16,7 +16,7 @@ from maxent_grpo.config.installed import has_wandb_key
 from maxent_grpo.config.logging import WandbConfig, WandbMode
 from maxent_grpo.config.resumed import of_the_training
 from maxent_grpo.config.secrets import redacted_tree
-from maxent_grpo.report.read import PAGE_FILE, PICTURE_FILE, read_versions
+from maxent_grpo.report.read import PAGE_FILE, PICTURE_FILE, is_sweep, read_versions
 from maxent_grpo.telemetry.completion_table import table_columns, table_rows
 from maxent_grpo.telemetry.tracking import TrackedRun, Tracker, recorded_steps
 from maxent_grpo.telemetry.wandb_files import (
@@ -34,8 +34,8 @@ TABLE = "completions"
 MOST_PARTS = 100
 """Logged steps in one table: as many parts as W&B shows of a table that grows; then another table begins."""
 LONGEST_TAG = 64
-SWEEP_FILE = "multirun.yaml"
-"""What a sweep leaves in its folder."""
+LONGEST_NAME = 128
+"""Characters of a run's or a group's name that W&B's server takes; a sweep's folders may have longer ones."""
 SECONDS_TO_BEGIN, SECONDS_TO_END = 30.0, 120.0
 """How long W&B's server may take before the run goes on without it, and before what is left stays on the disk [s]."""
 
@@ -235,7 +235,7 @@ def tags(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
 def sweep_of(run_dir: Path) -> str | None:
     """The folder of the sweep that a run is a job of; None for a run of its own."""
     parent = run_dir.resolve().parent
-    return parent.name if (parent / SWEEP_FILE).is_file() else None
+    return parent.name if is_sweep(parent) else None
 
 
 def _identity(config: WandbConfig, run: TrackedRun) -> WandbIdentity | None:
@@ -253,4 +253,5 @@ def _new_identity(config: WandbConfig, run: TrackedRun) -> WandbIdentity:
     sweep, folder = sweep_of(run.run_dir), run.run_dir.resolve().name
     name = folder if sweep else f"{run.options['scoring']}, seed {run.config['seed']}, {folder}"
     run_id = "".join(secrets.choice(ascii_lowercase + digits) for _ in range(8))
-    return WandbIdentity(run_id, config.project, config.entity, config.name or name, config.group or sweep)
+    group = config.group or (None if sweep is None else sweep[:LONGEST_NAME])
+    return WandbIdentity(run_id, config.project, config.entity, config.name or name[:LONGEST_NAME], group)

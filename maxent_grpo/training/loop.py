@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 
+from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.health import HealthWatch
@@ -221,7 +222,7 @@ def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: R
             logger.error("%s", problem)  # the step's error is the one to know
             raise error from None
         raise NonFiniteError(
-            f"{error} The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
+            f"{error} The run is saved at step {step}; continue it with {setting_word('checkpoint.resume_from', str(store.latest))}"
         ) from error
 
 
@@ -243,7 +244,7 @@ def _saved_if_sampling_fails(
         settle()
         _save_once(ctx, parts, is_best)
         raise GenerationError(
-            f"{error}. The run is saved at step {step}; continue it with checkpoint.resume_from={store.latest}"
+            f"{error}. The run is saved at step {step}; continue it with {setting_word('checkpoint.resume_from', str(store.latest))}"
         ) from error
 
 

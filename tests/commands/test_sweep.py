@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from maxent_grpo.config.declared import options
 from maxent_grpo.config.load import check
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.sweeps.failure import SweepError
+from maxent_grpo.sweeps.record import Standing, read_jobs
 
 
 def note(config: DictConfig) -> float:
@@ -19,6 +21,7 @@ def note(config: DictConfig) -> float:
     if checked.seed == 13:
         raise DataError("seed 13 has no data")
     (Path(runtime.output_dir) / "note.txt").write_text(f"{checked.seed}")
+    (Path(runtime.output_dir) / "from.txt").write_text(f"{checked.checkpoint.resume_from}")
     return checked.scoring.weighting.tau
 
 
@@ -81,3 +84,61 @@ def test_a_folder_whose_name_would_be_too_long_is_refused_before_it_is_made(tmp_
     steps = ",".join(map(str, range(1, 100)))
     with pytest.raises(SweepError, match=r"its folder's name would be 3\d\d bytes long"):
         run_sweep([f"run.profile_steps=[1],[{steps}]", f"hydra.sweep.dir={tmp_path}/sweep"], note)
+
+
+def test_every_job_goes_on_from_what_the_user_named(tmp_path: Path) -> None:
+    saved = tmp_path / "run" / "checkpoints" / "step_1"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").touch()
+    run_sweep(["seed=4,5", f"checkpoint.resume_from={tmp_path}/run", f"hydra.sweep.dir={tmp_path}/sweep"], note)
+    for name in ("0-seed=4", "1-seed=5"):
+        assert (tmp_path / "sweep" / name / "from.txt").read_text() == f"{tmp_path}/run"
+
+
+def test_jobs_that_are_queued_again_ask_for_their_latest_checkpoint(tmp_path: Path) -> None:
+    words = ["seed=4,5", "checkpoint.resume_from=latest", "run.requeue=out_of_time", "run.sweep_resume=true"]
+    command = [*words, f"hydra.sweep.dir={tmp_path}/sweep"]
+
+    def ends_early(config: DictConfig) -> None:
+        note(config)
+        saved = Path(config.run.dir) / "checkpoints" / "step_1"
+        saved.mkdir(parents=True)
+        (saved / "manifest.json").write_text("{}")
+        raise DataError("later")
+
+    with pytest.raises(SweepError):
+        run_sweep(command, ends_early)
+    run_sweep(command, note)
+    for name in ("0-seed=4", "1-seed=5"):
+        assert (tmp_path / "sweep" / name / "from.txt").read_text() == "latest"
+
+
+def test_a_job_that_is_told_to_stop_ends_a_sweep_in_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a=b,c"
+
+    def stopped(config: DictConfig) -> None:
+        note(config)
+        raise SystemExit(75)
+
+    with pytest.raises(SystemExit) as caught:
+        run_sweep(["seed=4,5", f"hydra.sweep.dir='{folder}'"], stopped)
+    assert caught.value.code == 75
+    jobs = read_jobs(folder)
+    assert [job.standing for job in jobs] == [Standing.interrupted, Standing.waiting]
+    assert jobs[0].problems == ["its run was stopped before its last step"]
+    said = capsys.readouterr().out.splitlines()[-1].partition("continue it: python train.py -m ")[2]
+    run_sweep(shlex.split(said), note)
+    assert [job.standing for job in read_jobs(folder)] == [Standing.finished] * 2
+
+
+def test_no_secret_is_in_the_traceback_of_a_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def loses(_: DictConfig) -> None:
+        raise OSError("http://me:" + "hidden" + "@host is not there")
+
+    with pytest.raises(SweepError):
+        run_sweep(["seed=4", f"hydra.sweep.dir={tmp_path}/sweep"], loses)
+    texts = [path.read_text() for path in (tmp_path / "sweep").rglob("*") if path.is_file()]
+    assert sum("OSError" in text for text in texts) > 1
+    assert not any("hidden@" in text for text in [*texts, capfd.readouterr().out])

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from joblib.externals.loky import get_reusable_executor
 from omegaconf import OmegaConf
 from support.runs import SMALL, metric_lines, train
-from support.sweep_jobs import OwnScoringConfig, killed_with_seed_1, meet, meet_and_train, note
+from support.sweep_jobs import OwnScoringConfig, killed_with_seed_1, meet, meet_and_train, note, stopped_with_seed_1
 
 import maxent_grpo
 from maxent_grpo.commands.sweep import run_sweep
@@ -65,6 +65,14 @@ def test_an_error_in_a_worker_arrives_as_one_line(tmp_path: Path) -> None:
     assert 'raise ZeroDivisionError("seed 13' in file.read_text()
 
 
+def test_a_job_that_is_told_to_stop_leaves_the_others_running(tmp_path: Path) -> None:
+    with pytest.raises(SweepError) as caught:
+        run_sweep(["seed=0,1", f"hydra.sweep.dir={tmp_path}/sweep", *JOBLIB], stopped_with_seed_1)
+    assert [job.standing for job in read_jobs(tmp_path / "sweep")] == [Standing.finished, Standing.interrupted]
+    said = ["1 of 2 jobs failed:", "  - seed=1", "      its run was stopped before its last step"]
+    assert str(caught.value).splitlines() == said
+
+
 @pytest.mark.slow
 def test_runs_that_train_at_the_same_time_are_those_that_train_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -81,6 +89,8 @@ def test_runs_that_train_at_the_same_time_are_those_that_train_alone(
 
 @pytest.mark.slow
 def test_a_job_whose_process_is_killed_does_not_take_the_finished_ones_with_it(tmp_path: Path) -> None:
+    # joblib takes workers that have grown by loading torch for leaking ones and replaces them, and then may miss the kill
+    get_reusable_executor().shutdown(wait=True, kill_workers=True)
     with pytest.raises(SweepError) as caught:
         run_sweep(["seed=0,1", f"hydra.sweep.dir={tmp_path}/sweep", *JOBLIB], killed_with_seed_1)
     first, second, third, *_ = str(caught.value).splitlines()

@@ -10,9 +10,10 @@ from support.synthetic_run import write_rich_run, write_run
 
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.comparison import comparison_figure, default_labels
+from maxent_grpo.report.comparison import EffectPanel, comparison_figure, default_labels
 from maxent_grpo.report.picture import draw_comparison, draw_picture, picture_figure
 from maxent_grpo.report.series import smoothed
+from maxent_grpo.stats.compare import Interval
 
 
 def panels_of(figure) -> list[str]:
@@ -115,6 +116,16 @@ def test_a_comparison_averages_seeds_and_gives_each_method_a_colour(tmp_path: Pa
     table = [text.get_text() for axes in figure.axes if axes.get_label() == "table" for text in axes.texts]
     assert f"{(last[2] + last[3]) / 2:.3f}" in table
     assert "maxent  ×2" in table
+
+
+def test_a_comparison_with_differences_is_called_after_what_is_compared_with_the_first(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, 2, 1, name) for name in ("maxent", "dr_grpo")]
+    panel = EffectPanel("effect", "Difference", "minus maxent", {"dr_grpo": Interval(0.1, 0.0, 0.2)})
+    titles = ["maxent against dr_grpo", "dr_grpo against maxent"]
+    for effects, title, other in (([], *titles), ([panel], *reversed(titles))):
+        texts = [text.get_text() for text in comparison_figure(runs, effects=effects).texts]
+        assert title in texts
+        assert other not in texts
 
 
 def test_a_comparison_is_written_where_asked(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def killed_with_seed_1(config: DictConfig) -> float:
     return note(config)
 
 
+def stopped_with_seed_1(config: DictConfig) -> float:
+    """Seed 1 is told to stop, and the other job of two goes on until after that."""
+    if config.seed == 1:
+        raise SystemExit(75)
+    wait_for(lambda: standing(job_folder().parent / "1-seed=1") is Standing.interrupted)
+    time.sleep(0.5)  # for what a worker's end would do to the others
+    return note(config)
+
+
 def standing(folder: Path) -> Standing | None:
     """How the job in a folder stands, if it was started."""
     record = read_job(folder)

@@ -304,6 +304,29 @@ def test_a_sweeps_jobs_are_a_group_and_named_after_what_differs(runs: Runs, tmp_
     assert (runs.first.group, runs.first.name) == ("", "maxent, seed 0, left")
 
 
+def test_a_sweeps_long_names_are_cut_to_what_wandb_takes(runs: Runs, tmp_path: Path) -> None:
+    job = tmp_path / f"{'s' * 140}-sweep" / f"0-seed=1,{'x' * 200}"
+    job.mkdir(parents=True)
+    (job.parent / "sweep.json").touch()
+    tracker = WandbTracker(OFFLINE, tracked(job), lambda _: None)
+    tracker.start(1, 0)
+    tracker.close()
+    [part] = offline_parts(job)
+    assert (part.group, part.name) == ("s" * 128, job.name[:128])
+
+
+def test_tensorboard_forgets_what_a_run_had_before_it_began_anew(runs: Runs, tmp_path: Path) -> None:
+    run = tracked(tmp_path / "run")
+    for values in ({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.4, 1: 0.5}):
+        tracker = TensorBoardTracker(run)
+        tracker.start(2, 0)
+        for step, value in values.items():
+            tracker.write_metrics(step, {"reward/mean": value})
+        tracker.close()
+    seen = [(event.step, event.value) for event in events(run.run_dir).Scalars("reward/mean")]
+    assert seen == [(0, pytest.approx(0.4)), (1, pytest.approx(0.5))]
+
+
 def test_a_run_that_failed_says_so(runs: Runs, tmp_path: Path) -> None:
     run = tracked(tmp_path / "run")
     tracker = WandbTracker(OFFLINE, run, lambda _: None)

@@ -18,11 +18,11 @@ from maxent_grpo.report.arms.result import aggregates_html, phases_html, result_
 from maxent_grpo.report.configuration import value_text
 from maxent_grpo.report.difference import ABSENT, differing
 from maxent_grpo.report.page import in_words
+from maxent_grpo.report.read import COMPARISON_PAGE
 from maxent_grpo.report.shell import Section, page_html, write_html
 from maxent_grpo.report.svg import figure
 from maxent_grpo.report.tables import table_html
 
-COMPARISON_PAGE = "comparison.html"
 STYLES = ("page.css", "tables.css")
 
 

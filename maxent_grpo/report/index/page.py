@@ -10,12 +10,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from maxent_grpo.report.index.scan import IndexedRun, scan
-from maxent_grpo.report.read import PAGE_FILE
+from maxent_grpo.report.read import COMPARISON_PAGE, PAGE_FILE
 from maxent_grpo.report.shell import page_html, write_html
 from maxent_grpo.report.svg import sparkline
 
 INDEX_PAGE = "index.html"
-COMPARISON_PAGE = "comparison.html"
 UNKNOWN = "–"
 TEXTS = ("run", "method", "task", "model")
 """Columns of words, which stand to the left."""

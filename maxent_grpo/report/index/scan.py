@@ -17,13 +17,12 @@ from maxent_grpo.report.read import (
     RunIdentity,
     headline_measures,
     in_number_order,
+    is_sweep,
     metric_series,
     read_options,
 )
 from maxent_grpo.report.record import RunRecord, read_log, status
 
-SWEEP_FILES = ("multirun.yaml", "sweep.csv")
-"""A folder with one of them is that of a sweep."""
 REWARD = "reward/mean"
 MOST_LINES = 120
 """Most lines of metrics.jsonl that are decoded besides those of evaluations: enough for a sparkline and the end."""
@@ -104,11 +103,7 @@ def _read(root: Path, folder: Path) -> IndexedRun:
         figures["reward"] = sum(rewards[-5:]) / len(rewards[-5:])
     course = next((values for values in series.values() if len(values) > 2), rewards)
     parent = folder.parent
-    sweep = (
-        ""
-        if parent == root or not any((parent / name).is_file() for name in SWEEP_FILES)
-        else str(parent.relative_to(root))
-    )
+    sweep = "" if parent == root or not is_sweep(parent) else str(parent.relative_to(root))
     return IndexedRun(
         folder=folder.relative_to(root),
         sweep=sweep,
