@@ -51,6 +51,11 @@ def _where(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str
             f"generation.engine.extra_args={engine.extra_args} are of a server's command line, and "
             f"generation.vllm_mode=colocate starts none; write generation.engine.extra_args=[]"
         )
+    if any(argument.split("=")[0] == "--api-key" for argument in engine.extra_args):
+        yield (
+            "generation.engine.extra_args holds --api-key: a server of the run's own listens on loopback and the run sends no "
+            "key, which would stand in its log; leave it out"
+        )
 
 
 def _url(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:

@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.sweeps.command_line import SweepCommand, swept_by_config, text_of
 from maxent_grpo.sweeps.job import changed_values
@@ -56,8 +57,17 @@ def plan_grid(hydra: Hydra, master: DictConfig, command: SweepCommand) -> Grid:
                     f"its folder's name would be {longest} bytes long, and file systems take {LONGEST_NAME}: name folders "
                     "otherwise, such as hydra.sweep.subdir='${hydra.job.num}'"
                 ]
+            if redacted(name) != name:
+                name, problems = (
+                    str(number),
+                    [
+                        "its folder would be named after a secret: name folders otherwise, such as "
+                        "hydra.sweep.subdir='${hydra.job.num}'"
+                    ],
+                )
         except ConfigError as error:
             name = f"{number}-{','.join(f'{key}={value}' for key, value in changed.items())}"
+            name = name if redacted(name) == name else str(number)
             problems = error.problems
         grid.jobs.append(PlannedJob(name, overrides, changed, problems))
     return grid

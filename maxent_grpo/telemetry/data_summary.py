@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from maxent_grpo.config.secrets import redacted_tree
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import DATA_FILE
 
@@ -16,8 +17,8 @@ Row = tuple[str, str]
 
 
 def write_data_facts(run_dir: Path, facts: Mapping[str, Any]) -> None:
-    """Keep what the data come to in the run directory; that of an earlier part of the run is replaced."""
-    text = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+    """Keep what the data come to in the run directory, without secrets; that of an earlier part of the run is replaced."""
+    text = json.dumps(redacted_tree(dict(facts)), indent=1, ensure_ascii=False) + "\n"
     write_atomically(run_dir / DATA_FILE, lambda file: file.write(text.encode("utf-8", "surrogatepass")))
 
 

@@ -86,6 +86,14 @@ def test_a_folder_whose_name_would_be_too_long_is_refused_before_it_is_made(tmp_
         run_sweep([f"run.profile_steps=[1],[{steps}]", f"hydra.sweep.dir={tmp_path}/sweep"], note)
 
 
+def test_no_folder_is_named_after_a_secret(tmp_path: Path) -> None:
+    swept = "logging.wandb.name=hf_abcdefghijklmnop,plain"
+    with pytest.raises(SweepError, match="its folder would be named after a secret"):
+        run_sweep([swept, f"hydra.sweep.dir={tmp_path}/sweep"], note)
+    assert not [path for path in tmp_path.rglob("*") if "hf_abc" in path.name]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hf_abcdef" in path.read_bytes()]
+
+
 def test_every_job_goes_on_from_what_the_user_named(tmp_path: Path) -> None:
     saved = tmp_path / "run" / "checkpoints" / "step_1"
     saved.mkdir(parents=True)

@@ -36,6 +36,10 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.engine.sleep=true with run.device=cpu: sleeping gives back the memory of a GPU; write "
         "generation.engine.sleep=false"
     ],
+    ("generation.engine.extra_args=[--api-key,abcdefghijkl]",): [
+        "generation.engine.extra_args holds --api-key: a server of the run's own listens on loopback and the run sends no key, "
+        "which would stand in its log; leave it out"
+    ],
     ("generation.engine.extra_args=[--x]", "generation.vllm_mode=colocate"): [
         "generation.engine.extra_args=['--x'] are of a server's command line, and generation.vllm_mode=colocate starts none; "
         "write generation.engine.extra_args=[]"
