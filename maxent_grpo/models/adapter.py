@@ -75,10 +75,14 @@ def base_digest(model: nn.Module) -> str:
     return state_digest(base_state(model))
 
 
-def save_adapter(folder: Path, model: PreTrainedModel) -> None:
-    """Write the adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`, without the base."""
+def save_adapter(folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapter as peft does: `adapter_config.json` and `adapter_model.safetensors`, without the base.
+
+    ``weights`` are its matrices by their names in files; None takes the model's own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in adapter_parameters(model).items()}
+    written = adapter_parameters(model) if weights is None else weights
+    state = {name: value.detach().cpu().contiguous() for name, value in written.items()}
     safetensors.torch.save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     described: Any = deepcopy(model.peft_config[ADAPTER])  # pyright: ignore[reportAttributeAccessIssue]
     described.inference_mode = True  # as peft writes it: whoever loads the file says whether it is to be trained

@@ -26,6 +26,7 @@ from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.run_state import save_run_state
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.checkpoint.weights import save_weights
+from maxent_grpo.training.checkpoint.whole import full_weights
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
@@ -351,7 +352,7 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
     assert registry is not None
 
     def write(folder: Path) -> None:
-        save_weights(folder, ctx.runtime.model, ctx.runtime.tokenizer)
+        save_weights(folder, ctx.runtime.model, ctx.runtime.tokenizer, full_weights(ctx.runtime.model))
         save_run_state(folder, registry, {"step": step, "config": ctx.training_args})
 
     with parts.clock.phase("checkpoint"):

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -23,7 +24,7 @@ from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.config.secrets import lost_secrets, redacted, redacted_tree
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.folder_lock import locked
-from maxent_grpo.models.adapter import adapter_parameters, has_adapter, set_adapter_weights
+from maxent_grpo.models.adapter import has_adapter
 from maxent_grpo.report.atomic import storage_errors
 from maxent_grpo.report.read import read_config
 from maxent_grpo.telemetry.config_text import config_text
@@ -42,6 +43,12 @@ from maxent_grpo.training.checkpoint.run_state import (
 )
 from maxent_grpo.training.checkpoint.store import find_checkpoint
 from maxent_grpo.training.checkpoint.weights import load_weights
+from maxent_grpo.training.checkpoint.whole import (
+    full_optimizer_state,
+    full_weights,
+    load_full_optimizer_state,
+    load_full_weights,
+)
 from maxent_grpo.training.control.state import claim_state_file, state_file
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.metric_goals import better
@@ -73,15 +80,26 @@ class WeightsState:
 
     def state_dict(self) -> dict[str, Any]:
         """Every parameter and saved buffer by name, or the adapter's matrices."""
-        own = adapter_parameters(self.model)
-        return {name: value.detach() for name, value in own.items()} if own else dict(self.model.state_dict())
+        return full_weights(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copy the saved weights into the model."""
-        if has_adapter(self.model):
-            set_adapter_weights(self.model, state, cast=False)
-        else:
-            self.model.load_state_dict(state)
+        load_full_weights(self.model, state)
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """Registers an optimiser with the state of whole parameters."""
+
+    optimizer: torch.optim.Optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, step counts and settings."""
+        return full_optimizer_state(self.optimizer)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from them."""
+        load_full_optimizer_state(self.optimizer, state)
 
 
 def config_tree(config: RootConfig) -> dict[str, Any]:
@@ -217,7 +235,7 @@ def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str 
     """
     handles = ctx.optimization.handles
     registry: dict[str, Any] = {
-        "optimizer": handles.base_optimizer,
+        "optimizer": OptimizerState(handles.base_optimizer),
         "scheduler": handles.lr_scheduler,
         "controller": parts.controller,
         "counters": DataclassState(parts.state),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from maxent_grpo.errors import CheckpointError
-from maxent_grpo.models.adapter import has_adapter, read_adapter_weights, save_adapter, set_adapter_weights
+from maxent_grpo.models.adapter import has_adapter, read_adapter_weights, save_adapter
+from maxent_grpo.models.output_head import unwrapped
+from maxent_grpo.training.checkpoint.whole import load_full_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,12 +30,18 @@ _INDEX = "model.safetensors.index.json"
 _NAMES_SHOWN = 4
 
 
-def save_weights(checkpoint: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write what is trained into a checkpoint: the adapter where there is one, else the model with its tokenizer."""
-    if has_adapter(model):
-        save_adapter(checkpoint / ADAPTER_FOLDER, model)
+def save_weights(
+    checkpoint: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase, weights: Mapping[str, Tensor]
+) -> None:
+    """Write what is trained into a checkpoint: the adapter where there is one, else the model with its tokenizer.
+
+    ``weights`` are those that ``full_weights`` gives of the model, which may be one that processes share.
+    """
+    inner: PreTrainedModel = unwrapped(model)
+    if has_adapter(inner):
+        save_adapter(checkpoint / ADAPTER_FOLDER, inner, weights)
     else:
-        save_model(checkpoint / MODEL_FOLDER, model, tokenizer)
+        save_model(checkpoint / MODEL_FOLDER, inner, tokenizer, weights)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
@@ -46,14 +55,22 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
         return
     folder = checkpoint / ADAPTER_FOLDER
     try:
-        set_adapter_weights(model, read_adapter_weights(folder), cast=False)
+        load_full_weights(model, read_adapter_weights(folder))
     except ValueError as error:
         raise CheckpointError(f"the adapter in {folder} does not fit the model: {error}") from error
 
 
-def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write model and tokenizer as a folder that ``from_pretrained`` and inference servers load; weights as safetensors."""
-    model.save_pretrained(folder)
+def save_model(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write model and tokenizer as a folder that ``from_pretrained`` and inference servers load; weights as safetensors.
+
+    ``weights`` are whole ones by name; None takes the model's own.
+    """
+    model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     tokenizer.save_pretrained(folder)
 
 
@@ -67,7 +84,7 @@ def load_model_weights(model: nn.Module, folder: Path) -> None:
         CheckpointError: no safetensors there, or a name, shape or type differs from the model's.
     """
     saved = _read(folder)
-    state: dict[str, Tensor] = model.state_dict()
+    state: dict[str, Tensor] = unwrapped(model).state_dict()
     unknown = sorted(saved.keys() - state.keys())
     if unknown:
         raise CheckpointError(f"the weights in {folder} do not fit the model: it has no {_some(unknown)}")
@@ -88,9 +105,7 @@ def load_model_weights(model: nn.Module, folder: Path) -> None:
                 raise CheckpointError(
                     f"the weights in {folder} do not fit the model: it ties {first} and {other}, which differ there"
                 )
-    with torch.no_grad():
-        for name, tensor in saved.items():
-            state[name].copy_(tensor)
+    load_full_weights(model, saved)
 
 
 def _read(folder: Path) -> dict[str, Tensor]:
