@@ -30,10 +30,10 @@ def complete_gradient(
     Gradients are exchanged in every backward pass, so that a process with fewer slices, or with none, would let the others wait
     for ever. Where no process had a slice the gradient is zero, as if every group had been run.
     """
-    accelerator, model = ctx.runtime.accelerator, ctx.runtime.model
+    accelerator, dtype = ctx.runtime.accelerator, next(ctx.runtime.model.parameters()).dtype
     for _ in range(num_slices, most):
-        chunks = scorer.assemble(tokens, RowRange(0, 1), next(model.parameters()).dtype)
-        loss = scorer.score(model, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0
+        chunks = scorer.assemble(tokens, RowRange(0, 1), dtype)
+        loss = scorer.score(ctx.runtime.trained, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0
         check_finite_loss(loss, accelerator, step=step)
         backward(ctx.optimization, accelerator, loss)
     if most == 0:

@@ -117,10 +117,9 @@ def explain_gradient(
 
     Processes of a model that is cut over them cannot be asked apart, and say nothing.
     """
-    accelerator, model = ctx.runtime.accelerator, ctx.runtime.model
-    if accelerator.num_processes > 1 and not isinstance(model, DistributedDataParallel):
+    network, trained = ctx.runtime.model, ctx.runtime.trained
+    if trained is not network and not isinstance(trained, DistributedDataParallel):
         return ""
-    network = accelerator.unwrap_model(model)
     parameters = live_parameters(ctx.optimization.handles.base_optimizer)
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     wrong_weights: dict[str, None] = {}

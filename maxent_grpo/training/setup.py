@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.controller import KL_BETA
@@ -272,11 +271,11 @@ def _context(
             if network is not None:
                 compile_model(network)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
-    model = cast(PreTrainedModel, accelerator.prepare_model(loaded.model))
+    prepared = accelerator.prepare_model(loaded.model)
     sampler = row_order(config, task, train)
     runtime = RuntimeHandles(
         accelerator=accelerator,
-        model=model,
+        model=loaded.model,
         tokenizer=loaded.tokenizer,
         train_loader=DataLoader(
             cast(Dataset[dict[str, Any]], train.rows),
@@ -290,6 +289,7 @@ def _context(
         get_ref_model=reference.get,
         reference_model=reference.model,
         prompt_cache_get=cache,
+        wrapped=None if prepared is loaded.model else prepared,
     )
     rewards = build_rewards(config, task)
     settings = LoopSettings(

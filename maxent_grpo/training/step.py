@@ -174,7 +174,7 @@ def _update(
     for piece, chunks in clock.waiting("policy", _slices(ctx, scorer, rows)):
         with clock.phase("policy"):
             slopes = share.foreseen(piece, len(chunks), scorer, ctx.runtime)
-            raw = scorer.score(ctx.runtime.model, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
+            raw = scorer.score(ctx.runtime.trained, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
             scores, row_targets, loss = share(raw, piece)
             why = partial(explain_loss, experience, share, piece, scores, row_targets, loss)
             check_finite_loss(loss.loss, accelerator, step=step, explain=why)

@@ -41,7 +41,8 @@ def gradient(accelerator: Accelerator, rows: list[RowRange]) -> tuple[dict[str, 
         scores = scorer.score(model, scorer.assemble(batch, piece, torch.float64), batch.completion_ids.shape[1])
         check_finite_loss(scores.logp.sum(), accelerator, step=1)
         backward(optimization, accelerator, scores.logp.sum())
-    ctx: Any = SimpleNamespace(runtime=SimpleNamespace(accelerator=accelerator, model=model), optimization=optimization)
+    runtime = SimpleNamespace(accelerator=accelerator, model=model, trained=model)
+    ctx: Any = SimpleNamespace(runtime=runtime, optimization=optimization)
     complete_gradient(ctx, scorer, batch, len(rows), most, step=1)
     parts = {name.removeprefix("module."): part.grad for name, part in model.named_parameters()}
     sums = {

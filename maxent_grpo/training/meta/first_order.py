@@ -118,8 +118,7 @@ class FirstOrderObjective:
 
     def outer_gradient(self, context: TrainingLoopContext, batch: HeldOutBatch) -> list[Tensor]:
         """grad M(theta) at the parameters as they are, over all processes, one tensor per trained parameter."""
-        accelerator = context.runtime.accelerator
-        model = accelerator.unwrap_model(context.runtime.model)
+        accelerator, model = context.runtime.accelerator, context.runtime.model
         parameters = live_parameters(context.optimization.handles.base_optimizer)
         total = _zeros(parameters)
         with evaluation_mode(model):
@@ -132,7 +131,7 @@ class FirstOrderObjective:
     def _directions(
         self, context: TrainingLoopContext, inner: InnerStep, parameters: list[Tensor]
     ) -> list[list[Tensor]]:
-        model = context.runtime.accelerator.unwrap_model(context.runtime.model)
+        model = context.runtime.model
         coefficients = _coefficients(inner, self._scale, with_beta=self._adapt_beta)
         totals = [_zeros(parameters) for _ in coefficients]
         experience, scoring = inner.experience, context.scoring

@@ -41,6 +41,7 @@ from maxent_grpo.training.types.generation import (
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
+    from torch import nn
     from torch.utils.data import DataLoader, Sampler
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -208,6 +209,13 @@ class RuntimeHandles:
     get_ref_model: Callable[[], PreTrainedModel]
     reference_model: PreTrainedModel | None = None
     prompt_cache_get: Callable[[str], PromptCacheEntry] | None = None
+    wrapped: nn.Module | None = None
+    """``model`` as processes train it together, exchanging gradients; None where there is one process."""
+
+    @property
+    def trained(self) -> nn.Module:
+        """What forward passes with a gradient go through. All others go through ``model``, as many of them as a process likes."""
+        return self.model if self.wrapped is None else self.wrapped
 
 
 @dataclass(slots=True)
