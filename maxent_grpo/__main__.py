@@ -23,6 +23,7 @@ COMMANDS = {
         "write and print the table of a sweep, also of one that is running",
     ),
     "diff": ("maxent_grpo.commands.diff", "what two runs were told differently, and what came of it"),
+    "plan": ("maxent_grpo.commands.plan", "memory, batch and time of a run on GPUs that need not be here"),
     "replay": ("maxent_grpo.commands.replay", "sample one step's rollout of a run again, exactly"),
     "export": ("maxent_grpo.commands.export", "write the model of a checkpoint as a folder that others load"),
     "explain": (

@@ -41,7 +41,6 @@ from maxent_grpo.config.presets import (
     PRESETS,
     Preset,
     PresetReader,
-    chosen_method,
     config_directory,
     no_option_chosen,
     no_such_option,
@@ -138,7 +137,7 @@ def chosen_presets(overrides: list[str], config_dir: str | Path | None = None) -
     selected = {
         each.key_or_group: str(each.value()) for each in parsed if each.key_or_group in groups() and _is_choice(each)
     }
-    return reader.with_method(presets, chosen_method(presets, selected))
+    return reader.with_limit(presets, selected)
 
 
 def chosen_kinds(config: DictConfig) -> dict[str, type]:
@@ -214,7 +213,7 @@ def sort_overrides(
                 selected[group] = str(override.value())
         else:
             values.append(override)
-    return selected, values, reader.with_method(presets, chosen_method(presets, selected))
+    return selected, values, reader.with_limit(presets, selected)
 
 
 def _is_choice(override: Override) -> bool:

@@ -2,7 +2,8 @@
 
 A preset may include others of the folders that are searched (`/recipe/data: gsm8k` is ``recipe/data/gsm8k.yaml``), which count
 before it. A preset of a language model chooses, through what it includes, a limit of completions (`override /completions: NAME`);
-what a method changes with that limit stands in ``completions/with/NAME_METHOD.yaml`` and counts after it. Hydra composes all of
+what a sampler takes with that limit stands in ``completions/sampled/NAME_SAMPLER.yaml`` and counts before the preset, what a method
+changes with it in ``completions/with/NAME_METHOD.yaml`` and counts after it. Hydra composes all of
 this by conf/config.yaml; here it is read once more, for messages that name files and for saying which of them set what.
 """
 
@@ -24,6 +25,7 @@ from maxent_grpo.config.declared import groups, options
 PRESETS = "experiment"
 COMPLETIONS = "completions"
 METHOD_PARTS = f"{COMPLETIONS}/with"
+SAMPLER_PARTS = f"{COMPLETIONS}/sampled"
 GLOBAL = "@package _global_"
 Describe = Callable[[BaseException], str]
 
@@ -68,11 +70,17 @@ class PresetReader:
         """A preset behind the files that it includes, in the order in which they count."""
         return list(self._read(f"{PRESETS}/{name}"))
 
-    def with_method(self, presets: list[Preset], method: str) -> list[Preset]:
-        """The files, and behind them what the method changes with the limit of completions that they choose."""
+    def with_limit(self, presets: list[Preset], selected: Mapping[str, str]) -> list[Preset]:
+        """The files between what the chosen sampler takes with their limit of completions and what the method changes with it."""
         limit = next((each.completions for each in reversed(presets) if each.completions is not None), None)
-        part = f"{METHOD_PARTS}/{limit}_{method}"
-        return [*presets, *self._read(part)] if limit is not None and self._file(part) else presets
+        if limit is None:
+            return presets
+        before = self._beside(f"{SAMPLER_PARTS}/{limit}_{chosen_option('generation', presets, selected)}")
+        after = self._beside(f"{METHOD_PARTS}/{limit}_{chosen_option('scoring', presets, selected)}")
+        return [*before, *presets, *after]
+
+    def _beside(self, name: str) -> list[Preset]:
+        return list(self._read(name)) if self._file(name) else []
 
     def _file(self, name: str) -> Path | None:
         files = (folder / f"{name}.yaml" for folder in reversed(self.folders))
@@ -121,12 +129,12 @@ class PresetReader:
         return cast(dict[str, Any], OmegaConf.to_container(content))
 
 
-def chosen_method(presets: Sequence[Preset], selected: Mapping[str, str]) -> str:
-    """The `scoring` option under chosen presets and the options that the command line selects."""
-    if "scoring" in selected:
-        return selected["scoring"]
-    said = [choice for preset in presets for choice in preset.choices if choice.startswith("scoring=")]
-    return said[-1].partition("=")[2] if said else default_option("scoring")
+def chosen_option(group: str, presets: Sequence[Preset], selected: Mapping[str, str]) -> str:
+    """The option of a group under chosen presets and the options that the command line selects."""
+    if group in selected:
+        return selected[group]
+    said = [choice for preset in presets for choice in preset.choices if choice.startswith(f"{group}=")]
+    return said[-1].partition("=")[2] if said else default_option(group)
 
 
 @cache

@@ -36,6 +36,9 @@ def _sizes(
 _QWEN_05B = _sizes("qwen2", 24, 896, 14, 2, 4864, 151936, 32768, tied=True)
 _QWEN_15B = _sizes("qwen2", 28, 1536, 12, 2, 8960, 151936, 32768, tied=True)
 _QWEN_7B = _sizes("qwen2", 28, 3584, 28, 4, 18944, 152064, 32768, tied=False)
+_QWEN_3B = _sizes("qwen2", 36, 2048, 16, 2, 11008, 151936, 32768, tied=True)
+_QWEN_14B = _sizes("qwen2", 48, 5120, 40, 8, 13824, 152064, 131072, tied=False)
+_QWEN_32B = _sizes("qwen2", 64, 5120, 40, 8, 27648, 152064, 131072, tied=False)
 _QWEN_MATH_7B = _QWEN_7B | {"max_position_embeddings": 4096}
 _LLAMA_8B = _sizes("llama", 32, 4096, 32, 8, 14336, 128256, 131072, tied=False)
 
@@ -45,9 +48,15 @@ KNOWN_MODELS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-1.5B": _QWEN_15B,
     "Qwen/Qwen2.5-1.5B-Instruct": _QWEN_15B,
     "Qwen/Qwen2.5-Math-1.5B": _QWEN_15B | {"max_position_embeddings": 4096},
+    "Qwen/Qwen2.5-3B": _QWEN_3B,
+    "Qwen/Qwen2.5-3B-Instruct": _QWEN_3B,
     "Qwen/Qwen2.5-7B": _QWEN_7B,
     "Qwen/Qwen2.5-7B-Instruct": _QWEN_7B,
     "Qwen/Qwen2.5-Math-7B": _QWEN_MATH_7B,
+    "Qwen/Qwen2.5-14B": _QWEN_14B,
+    "Qwen/Qwen2.5-14B-Instruct": _QWEN_14B | {"max_position_embeddings": 32768},
+    "Qwen/Qwen2.5-32B": _QWEN_32B,
+    "Qwen/Qwen2.5-32B-Instruct": _QWEN_32B | {"max_position_embeddings": 32768},
     "meta-llama/Llama-3.1-8B": _LLAMA_8B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
 }

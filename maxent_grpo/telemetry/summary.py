@@ -85,7 +85,8 @@ def _fraction(controller: EntropyControllerConfig) -> str:
     return start
 
 
-def _batch_rows(config: RootConfig, num_train_prompts: int | None, num_processes: int) -> list[Row]:
+def batch_rows(config: RootConfig, num_train_prompts: int | None, num_processes: int) -> list[Row]:
+    """The batch arithmetic of a run in so many processes; the number of prompts is None where rows could not be read."""
     plan = batch_plan(config, num_train_prompts or 0, num_processes)
     schedule = config.optimization
     if plan.slices_per_step is None:
@@ -168,7 +169,7 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
         *section(f"method: {options['scoring']}", method_rows(config)),
         *(section(f"controller: {options['controller']}", controller_rows) if controller_rows else []),
         *(section("sampling: vllm", vllm_rows) if vllm_rows else []),
-        *section("batch", _batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
+        *section("batch", batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
         *section(f"data: {options['data']}", data_rows),
         *section(f"run: model {options['model']}, seed {config.seed}", run_rows),
     ]

@@ -17,7 +17,7 @@ from maxent_grpo.training.generation.kv_cache import ROOM_TOKENS
 from maxent_grpo.training.generation.packed_products import LEAST_NUMBERS
 from maxent_grpo.training.generation.shared_prefix import sharing_pays
 from maxent_grpo.training.memory_head import head_backward, head_block, head_forward, head_saved
-from maxent_grpo.training.memory_sizes import INDEX_BYTES, ModelShape, Pass, ScoringPath
+from maxent_grpo.training.memory_sizes import INDEX_BYTES, Held, ModelShape, Pass, Runs, ScoringPath
 
 MIB = 2**20
 HEAP_BLOCK = 32 * MIB
@@ -31,6 +31,7 @@ class Part:
     name: str
     size: int
     block: int
+    held: Held = Held.own
 
     @property
     def is_returned(self) -> bool:
@@ -44,6 +45,7 @@ class Phase:
 
     name: str
     parts: tuple[Part, ...]
+    runs: Runs = Runs.nothing
 
     @property
     def size(self) -> int:
@@ -174,10 +176,10 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     block = largest.tokens * max(shape.intermediate, shape.attention) * shape.itemsize
     logits_block = head_block(shape, largest, path)
     waiting = sum(head_saved(shape, one, path) for one in passes) - head_saved(shape, largest, path)
-    gradients = Part("gradients", shape.updated, shape.updated_block)
+    gradients = Part("gradients", shape.updated, shape.updated_block, Held.gradients)
     arriving = [gradients]
     if shape.master:  # a slice's own come in the type of the weights, and are then added to the others
-        own = Part("gradients of the slice", shape.trained, shape.trained_block)
+        own = Part("gradients of the slice", shape.trained, shape.trained_block, Held.gradients)
         arriving = [own, gradients] if more_slices else [own]
     embeddings = 2 * shape.embedding if shape.tied and not shape.adapter else 0
     recomputed = layer_saved(shape, largest, path) if path.checkpointing else 0
@@ -198,9 +200,9 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     if more_slices:
         forward, at_head = [gradients, *forward], [gradients, *at_head]
     return [
-        Phase("training, forward", tuple(forward)),
-        Phase("training, backward", tuple(at_head)),
-        Phase("training, end of backward", tuple(in_layers)),
+        Phase("training, forward", tuple(forward), Runs.forward),
+        Phase("training, backward", tuple(at_head), Runs.backward),
+        Phase("training, end of backward", tuple(in_layers), Runs.backward),
     ]
 
 
@@ -211,14 +213,20 @@ def scoring_phase(name: str, shape: ModelShape, one: Pass, path: ScoringPath) ->
     work = layer_work(shape, one.rows, one.width, one.width, path.eager, repeated=one.masked)
     hidden = Part("activations", work + ends_saved(shape, one, path), one.tokens * shape.intermediate * shape.itemsize)
     logits = Part("logits and log-softmax", head_forward(shape, one, path), head_block(shape, one, path))
-    return Phase(name, (hidden, logits))
+    return Phase(name, (hidden, logits), Runs.scoring)
 
 
 def optimizer_phase(shape: ModelShape, lists: bool) -> Phase:
     """AdamW's step: all gradients, and its temporaries of one weight at a time, or of all (``lists``, as on a GPU)."""
     block = shape.updated_block
     temporaries = shape.updated if lists else 2 * block
-    return Phase("optimiser step", (Part("gradients", shape.updated, block), Part("temporaries", temporaries, block)))
+    return Phase(
+        "optimiser step",
+        (
+            Part("gradients", shape.updated, block, Held.gradients),
+            Part("temporaries", temporaries, block, Held.states if lists else Held.own),
+        ),
+    )
 
 
 def room_tokens(completion: int) -> int:
@@ -278,4 +286,5 @@ def sampling_phase(
             Part("one layer", work, work // 2),
             Part("logits and draw", sequences * draw, sequences * shape.vocab * shape.wide),
         ),
+        Runs.sampling,
     )

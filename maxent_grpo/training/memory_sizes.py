@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 INDEX_BYTES = 8
+
+
+class Held(StrEnum):
+    """What a part of memory consists of, as far as processes may divide it among them."""
+
+    own = "own"
+    """Of this process alone: activations, logits, caches."""
+    weights = "weights"
+    gradients = "gradients"
+    states = "states"
+    """Of the optimiser: moments, and the float32 copy."""
+
+
+class Runs(StrEnum):
+    """What a phase runs the model for, which decides what it needs of weights and gradients that are divided."""
+
+    nothing = "nothing"
+    sampling = "sampling"
+    scoring = "scoring"
+    """Without gradient."""
+    forward = "forward"
+    backward = "backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,16 @@ class ModelShape:
     def weights(self) -> int:
         """All weights, tied ones once."""
         return self.num_parameters * self.itemsize
+
+    @property
+    def ends(self) -> int:
+        """Embedding and output head, one matrix where they are tied."""
+        return self.embedding * (1 if self.tied else 2)
+
+    @property
+    def layer(self) -> int:
+        """The weights of one layer."""
+        return -(-(self.weights - self.ends) // self.layers)
 
     @property
     def trained(self) -> int:

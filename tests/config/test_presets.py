@@ -57,6 +57,16 @@ def test_each_setting_is_traced_to_the_part_that_made_it() -> None:
     assert default.who_set("scoring.weighting.tau") == "preset conf/completions/with/up_to_3072_maxent.yaml"
 
 
+def test_a_preset_can_be_sampled_by_vllm() -> None:
+    """What the limit of completions means for the local sampler comes with that sampler only."""
+    served = ("generation=vllm", "generation.vllm.url=http://127.0.0.1:8000")
+    config = load_config(["experiment=qwen7b_math", *served, "run.dir=nowhere"])
+    assert chosen_options(config)["generation"] == "vllm"
+    assert config.generation.max_completion_len == 3072
+    here = compose_with_origins(["experiment=qwen7b_math"])
+    assert here.who_set("generation.batch_size") == "preset conf/completions/sampled/up_to_3072_local.yaml"
+
+
 def test_a_preset_is_explained_with_its_parts() -> None:
     lines = explain("experiment=qwen05b_gsm8k")
     assert lines[1] == "  python train.py experiment=qwen05b_gsm8k"

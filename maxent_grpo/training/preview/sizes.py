@@ -27,7 +27,8 @@ from maxent_grpo.training.memory import (
     scoring_phase,
     training_phases,
 )
-from maxent_grpo.training.memory_sizes import ModelShape, Pass, ScoringPath
+from maxent_grpo.training.memory_sharding import in_shards, sharding
+from maxent_grpo.training.memory_sizes import Held, ModelShape, Pass, ScoringPath
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.scoring.batch import budget_of_group
@@ -124,20 +125,20 @@ def memory_estimate(
         on_gpu: whether tensors live on a GPU, whose allocator hands freed blocks on.
         num_processes: processes that share each step.
     """
-    slices, passes = _slice_passes(config, work, num_processes)
+    slices, passes = slice_passes(config, work, num_processes)
     path = _path(config, work, len(passes), on_gpu)
     persistent = [
-        Part("weights", shape.weights, shape.embedding),
-        Part("optimiser states", 2 * shape.updated, shape.updated_block),
+        Part("weights", shape.weights, shape.embedding, Held.weights),
+        Part("optimiser states", 2 * shape.updated, shape.updated_block, Held.states),
     ]
     if shape.master:
-        persistent.append(Part("float32 copy of the weights", shape.master, shape.updated_block))
+        persistent.append(Part("float32 copy of the weights", shape.master, shape.updated_block, Held.states))
     if shape.adapter:
-        persistent.insert(1, Part("adapter", shape.adapter, shape.adapter_block))
+        persistent.insert(1, Part("adapter", shape.adapter, shape.adapter_block, Held.weights))
     has_reference = reference_source(config) is ReferenceSource.model
     if has_reference and not starts_as_base(config):
         name = "reference adapter" if shape.adapter else "reference copy"
-        persistent.append(Part(name, shape.trained, shape.trained_block))
+        persistent.append(Part(name, shape.trained, shape.trained_block, Held.weights))
     phases = [*_warm_start(config, work, shape, path)]
     draw = draw_bytes(
         shape, restricted=path.restricted, tempered=path.tempered,
@@ -161,7 +162,13 @@ def memory_estimate(
         phases.append(_sampling("evaluation", work, shape, asked, samples, work.eval_lengths, **how))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
-    return MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
+    whole = MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
+    return in_shards(whole, shape, sharding(parallel_kind(config), num_processes))
+
+
+def parallel_kind(config: RootConfig) -> str:
+    """How processes that train together hold the model: one of ``memory_sharding.KINDS``."""
+    return "ddp"
 
 
 def _path(config: RootConfig, work: Workload, passes: int, on_gpu: bool) -> ScoringPath:
@@ -204,7 +211,7 @@ def _loader_prompts(config: RootConfig, num_processes: int) -> int:
     return math.ceil(math.ceil(schedule.prompts_per_step / schedule.grad_accum_steps) / num_processes)
 
 
-def _slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tuple[int, list[Pass]]:
+def slice_passes(config: RootConfig, work: Workload, num_processes: int) -> tuple[int, list[Pass]]:
     """Slices of one step of a process, and the forward passes of the largest one, the largest first."""
     batching, group = config.scoring.batching, config.generation.num_generations
     rows, longest = _loader_prompts(config, num_processes) * group, max(work.train_lengths)

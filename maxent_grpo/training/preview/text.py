@@ -168,7 +168,9 @@ def scoring_note(work: Workload) -> str | None:
     return None
 
 
-def memory_rows(estimate: MemoryEstimate, available: int | None, counts: Mapping[str, int]) -> list[Row]:
+def memory_rows(
+    estimate: MemoryEstimate, available: int | None, counts: Mapping[str, int], where: str = " here"
+) -> list[Row]:
     """The components, each phase at its worst moment, and the peak; ``available`` is None where the device is elsewhere."""
     total = sum(counts.values())
     shares = ", ".join(f"{name} {count_text(count)}" for name, count in counts.items())
@@ -191,7 +193,7 @@ def memory_rows(estimate: MemoryEstimate, available: int | None, counts: Mapping
     rows += [
         ("peak", f"{_right(estimate.peak)}  in {worst.name}; every completion at its length limit"),
         (
-            "available here",
+            f"available{where}",
             f"{'no GPU':>11}" if available is None else f"{_right(available)}{_verdict(estimate.peak, available)}",
         ),
         ("not counted", LEFT_OUT if estimate.heap else LEFT_OUT_GPU),

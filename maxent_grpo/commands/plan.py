@@ -1,0 +1,76 @@
+"""`python -m maxent_grpo plan`: memory, batch and time of a run on GPUs that need not be here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from maxent_grpo.config.load import load_config, warnings
+from maxent_grpo.errors import ConfigError, MaxentGrpoError
+
+DESCRIPTION = """\
+Say what a run would be on a number of GPUs: who trains and who samples, the batch of each process, what its GPU has to hold,
+how long a step takes and what holds it up. Needs no GPU, no weights and no hub: memory is that of `run.dry=true`, time
+follows from operations, bytes and data sheets. Takes the settings of a run, as `python train.py` does."""
+
+EPILOG = """\
+examples:
+  python -m maxent_grpo plan experiment=qwen05b_math
+  python -m maxent_grpo plan --gpus 8 --gpu a100 experiment=qwen7b_math
+  python -m maxent_grpo plan --gpus 8 --servers 2 --mean-completion 900 experiment=qwen7b_math generation=vllm
+
+exit status: 0, or 2 when the settings or the GPUs are wrong"""
+
+
+def main(arguments: list[str]) -> None:
+    """Print the plan; exit status 2 for wrong settings."""
+    from maxent_grpo.training.hardware import GPUS
+
+    parser = argparse.ArgumentParser(
+        prog="python -m maxent_grpo plan", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "overrides", nargs="*", metavar="SETTING", help="settings of the run, such as experiment=qwen7b_math"
+    )
+    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="GPUs in all (default: 1)")
+    parser.add_argument("--per-node", type=_count, default=8, metavar="N", help="GPUs of a node (default: 8)")
+    parser.add_argument("--gpu", choices=list(GPUS), default="h100", help="which (default: h100)")
+    parser.add_argument(
+        "--servers", type=_count, default=1, metavar="N",
+        help="with generation=vllm: servers, each on generation.engine.tensor_parallel_size of the GPUs (default: 1)",
+    )  # fmt: skip
+    for name, what, default in (
+        ("prompt", "prompt", "as in the data, or the limit"),
+        ("completion", "completion", "the limit"),
+    ):
+        parser.add_argument(
+            f"--mean-{name}", type=_count, default=0, metavar="N",
+            help=f"mean tokens of a {what}, for the time; memory is that of the limit (default: {default})",
+        )  # fmt: skip
+    parser.add_argument("--config-dir", metavar="DIR", help="a further folder with presets")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        print(planned(options))
+    except MaxentGrpoError as error:
+        print(f"plan: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def planned(options: argparse.Namespace) -> str:
+    """The text of the plan that the options ask for."""
+    config = load_config([*options.overrides, "run.dry=true"], config_dir=options.config_dir)
+    for sentence in warnings(config):
+        print(f"plan: warning: {sentence}", file=sys.stderr)
+    from maxent_grpo.training.preview.plan import Lengths, Machines, make_plan
+    from maxent_grpo.training.preview.plan_text import plan_text
+
+    machines = Machines(options.gpu, options.gpus, options.per_node, options.servers)
+    return plan_text(config, make_plan(config, machines, Lengths(options.mean_prompt, options.mean_completion)))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
+    return number

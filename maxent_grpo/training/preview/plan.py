@@ -1,0 +1,199 @@
+"""A run on GPUs that are not here: what each would hold and what a step would take, from the settings and data sheets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig, VllmMode
+from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
+from maxent_grpo.config.root import RootConfig
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.models.compute_shape import compute_shape
+from maxent_grpo.telemetry.summary import Row
+from maxent_grpo.training.exchange import traffic_of
+from maxent_grpo.training.hardware import GPUS, Assumptions, Gpu, costs_of, links_of
+from maxent_grpo.training.memory import MemoryEstimate, Part
+from maxent_grpo.training.memory_engine import SHARE, EngineRoom, engine_room
+from maxent_grpo.training.memory_sharding import sharding
+from maxent_grpo.training.memory_sizes import Held
+from maxent_grpo.training.old_scores import needs_old_scores
+from maxent_grpo.training.preview.run import workload
+from maxent_grpo.training.preview.sight import look
+from maxent_grpo.training.preview.sizes import (
+    Workload,
+    memory_estimate,
+    model_shape,
+    parallel_kind,
+    parameter_counts,
+    slice_passes,
+)
+from maxent_grpo.training.step_time import Costs, Layout, Links, Load, StepTime, Traffic, spread_over, step_time
+from maxent_grpo.training.types.choices import ReferenceSource
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The GPUs of a plan."""
+
+    gpu: str = "h100"
+    gpus: int = 1
+    per_node: int = 8
+    servers: int = 1
+    """vLLM servers that sample, each on generation.engine.tensor_parallel_size of the GPUs; the others train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean lengths that the time of a step is computed for; 0 is what the settings say [tokens]."""
+
+    prompt: int = 0
+    """0: of the prompts as far as they could be read, else their limit."""
+    completion: int = 0
+    """0: every completion at its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the time of a step is computed from."""
+
+    costs: Costs
+    sampler: Costs
+    load: Load
+    layout: Layout
+    traffic: Traffic
+    links: Links
+    updated: float
+
+    def step(self) -> StepTime:
+        """Seconds of an optimiser step."""
+        return step_time(
+            self.costs, self.load, self.layout, self.traffic, self.links, sampler=self.sampler, updated=self.updated
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the settings on the GPUs of a plan."""
+
+    gpu: Gpu
+    machines: Machines
+    kind: str
+    """How trainers hold the model: one of ``memory_sharding.KINDS``."""
+    layout: Layout
+    tensor_parallel: int
+    batch: BatchPlan
+    num_rows: int | None
+    memory: MemoryEstimate
+    """Of one trainer."""
+    counts: dict[str, int]
+    room: EngineRoom | None
+    """Of an engine's GPU; None where the trainers sample by themselves."""
+    timing: Timing
+    assumed: Assumptions
+    unseen: tuple[Row, ...]
+
+    @property
+    def step(self) -> StepTime:
+        """Seconds of an optimiser step."""
+        return self.timing.step()
+
+
+def make_plan(
+    config: RootConfig, machines: Machines, means: Lengths | None = None, assumed: Assumptions | None = None
+) -> Plan:
+    """What the run would be on those GPUs.
+
+    Args:
+        config: the checked settings.
+        machines: the GPUs.
+        means: lengths to compute the time for; memory is always that of the limits.
+        assumed: shares of what data sheets promise; None is the usual ones.
+
+    Raises:
+        ConfigError, DataError: the run would stop for a reason that is seen without a GPU, or the GPUs cannot be shared out.
+    """
+    assumed = assumed or Assumptions()
+    gpu, (trainers, tensor_parallel) = GPUS[machines.gpu], _shared_out(config, machines)
+    sight = look(config)
+    work, shape, compute = workload(config, sight), model_shape(sight.model), compute_shape(sight.model)
+    if compute is None:
+        raise ConfigError(
+            "a plan counts operations, and of this architecture they are not known: a mixture of experts, say"
+        )
+    kind = parallel_kind(config)
+    how = sharding(kind, trainers)
+    memory = memory_estimate(config, work, shape, process=0, on_gpu=True, num_processes=trainers)
+    load = load_of(config, work, trainers, means or Lengths())
+    context = load.prompt_tokens + load.completion_tokens / 2
+    room, compiled = None, False
+    if isinstance(config.generation, VllmGenerationConfig):
+        engine = config.generation.engine
+        room = engine_room(shape, gpu.memory, engine.gpu_memory_utilization or SHARE, tensor_parallel, context)
+        compiled = not engine.enforce_eager
+        if config.generation.vllm_mode is VllmMode.colocate and not engine.sleep:
+            memory = replace(memory, persistent=(*memory.persistent, Part("vLLM's share", room.share, room.share)))
+    layout = _layout(config, machines, trainers, room)
+    costs = costs_of(gpu, shape, compute, context, assumed, compiled=compiled)
+    timing = Timing(
+        costs, spread_over(costs, tensor_parallel, assumed.spread), load, layout,
+        traffic_of(shape, how, to_engines=layout.engines > 0), links_of(gpu, machines.per_node, assumed),
+        how.share(trainers, Held.states) / trainers,
+    )  # fmt: skip
+    return Plan(
+        gpu, machines, kind, layout, tensor_parallel, batch_plan(config, work.num_train, trainers),
+        work.num_train if work.has_rows else None, memory, parameter_counts(sight.model), room, timing, assumed,
+        tuple(sight.unseen),
+    )  # fmt: skip
+
+
+def load_of(config: RootConfig, work: Workload, trainers: int, means: Lengths) -> Load:
+    """What a step comes to, shared out over so many trainers."""
+    schedule, limit = config.optimization, work.generation.max_completion_len
+    for option, mean, most, setting in (
+        ("--mean-prompt", means.prompt, config.generation.max_prompt_len, "generation.max_prompt_len"),
+        ("--mean-completion", means.completion, limit, "generation.max_completion_len"),
+    ):
+        if mean > most:
+            raise ConfigError(f"{option} {mean} is more than {setting}={most}")
+    return Load(
+        prompts=schedule.prompts_per_step,
+        group=work.generation.num_generations,
+        prompt_tokens=means.prompt or round(sum(work.train_lengths) / len(work.train_lengths)),
+        completion_tokens=means.completion or limit,
+        longest=limit,
+        minibatches=schedule.minibatches,
+        iterations=schedule.num_iterations,
+        rounds=schedule.grad_accum_steps,
+        slices=slice_passes(config, work, trainers)[0],
+        old_scores=needs_old_scores(work.scoring, work.schedule),
+        reference=reference_source(config) is ReferenceSource.model,
+        checkpointing=config.model.gradient_checkpointing,
+    )
+
+
+def _shared_out(config: RootConfig, machines: Machines) -> tuple[int, int]:
+    """Trainers, and GPUs of an engine."""
+    generation = config.generation
+    if not isinstance(generation, VllmGenerationConfig):
+        return machines.gpus, 1
+    devices = generation.engine.tensor_parallel_size
+    if generation.vllm_mode is VllmMode.colocate:
+        return machines.gpus, devices
+    trainers = machines.gpus - machines.servers * devices
+    if trainers < 1 or machines.servers < 1:
+        raise ConfigError(
+            f"--servers {machines.servers} with generation.engine.tensor_parallel_size={devices} take "
+            f"{machines.servers * devices} of --gpus {machines.gpus}, and one has to train: ask for more GPUs or fewer servers, "
+            f"or sample where the trainers are with generation.vllm_mode=colocate"
+        )
+    return trainers, devices
+
+
+def _layout(config: RootConfig, machines: Machines, trainers: int, room: EngineRoom | None) -> Layout:
+    generation = config.generation
+    if room is None or not isinstance(generation, VllmGenerationConfig):
+        at_once = generation.batch_size if isinstance(generation, LocalGenerationConfig) else 0
+        return Layout(trainers, at_once=at_once, refills=False)
+    servers = 0 if generation.vllm_mode is VllmMode.colocate else machines.servers
+    asked = generation.max_in_flight * generation.num_generations * trainers // max(servers or trainers, 1)
+    return Layout(trainers, servers, max(1, min(room.sequences, asked)), ahead=generation.async_steps > 0)

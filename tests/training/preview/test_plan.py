@@ -1,0 +1,82 @@
+"""`python -m maxent_grpo plan`: runs on GPUs that are not here."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import config as datasets_config
+from huggingface_hub import constants
+
+from maxent_grpo.commands.plan import main
+from maxent_grpo.config.load import load_config
+from maxent_grpo.errors import ConfigError
+from maxent_grpo.training.preview.plan import Lengths, Machines, Plan, make_plan
+from maxent_grpo.training.preview.run import preview
+
+FEW = ("data.num_train=64", "data.num_eval=8")
+VLLM = ("generation=vllm", "generation.vllm.url=http://127.0.0.1:8000")
+
+
+@pytest.fixture(autouse=True)
+def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def planned(*overrides: str, machines: Machines, means: Lengths | None = None) -> Plan:
+    return make_plan(load_config(["run.dry=true", "run.dir=nowhere", *overrides]), machines, means)
+
+
+def sections(text: str, title: str) -> list[str]:
+    found = re.search(rf"^{title}\n((?:  .*\n?)+)", text, flags=re.MULTILINE)
+    assert found is not None, f"{title} is not in\n{text}"
+    return [line.split("  ")[1] for line in found[1].splitlines()]
+
+
+def test_a_plan_for_one_gpu_has_the_memory_of_the_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["experiment=qwen05b_math"])
+    said = capsys.readouterr().out
+    dry = preview(load_config(["experiment=qwen05b_math", "run.dry=true", "run.dir=nowhere"]))
+    for label in ("weights", "sampling", "training, backward", "peak", "prompts per step"):
+        [line] = re.findall(rf"^  {label}  .*$", dry, flags=re.MULTILINE)
+        assert line in said
+    assert sections(said, "time of a step, estimated")[:4] == ["sampling", "forward", "backward", "update"]
+
+
+def test_servers_take_their_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    spread = "generation.engine.tensor_parallel_size=2"
+    main(["experiment=qwen05b_countdown", *VLLM, *FEW, spread, "--gpus", "8", "--servers", "2", "--gpu", "a100"])
+    said = capsys.readouterr().out
+    assert "plan: 8 x A100 SXM 80 GB" in said
+    assert "trainers  4, each holds the whole model (ddp)" in said
+    assert "sampling  2 vLLM servers, each over 2 GPUs, in turn with training" in said
+    assert sections(said, "memory of a GPU that samples, estimated")[0] == "its share"
+    assert "weight sync" in sections(said, "time of a step, estimated")
+
+
+def test_shorter_completions_make_a_shorter_step_with_the_same_memory() -> None:
+    machines = Machines(gpus=4)
+    at_limit = planned("experiment=qwen05b_gsm8k", machines=machines)
+    shorter = planned("experiment=qwen05b_gsm8k", machines=machines, means=Lengths(100, 250))
+    assert shorter.memory == at_limit.memory
+    assert shorter.step.total < at_limit.step.total
+    assert (shorter.timing.load.prompt_tokens, shorter.timing.load.completion_tokens) == (100, 250)
+
+
+def test_what_cannot_be_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--servers 2 .* take 8 of --gpus 8, and one has to train"):
+        planned(
+            "experiment=qwen05b_math", *VLLM, "generation.engine.tensor_parallel_size=4",
+            machines=Machines(gpus=8, servers=2),
+        )  # fmt: skip
+    for wrong in (["--mean-completion", "9000"], ["+sede=3"]):
+        with pytest.raises(SystemExit) as left:
+            main(["experiment=qwen05b_math", *wrong])
+        assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert "--mean-completion 9000 is more than generation.max_completion_len=3072" in said
+    assert "sede: no such setting" in said
