@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def global_sum(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
@@ -31,3 +34,20 @@ def gather_all(accelerator: Accelerator, value: Any) -> list[Any]:
 def any_rank(accelerator: Accelerator, condition: bool) -> bool:
     """Whether the condition holds on at least one process; the same answer everywhere."""
     return global_sum(accelerator, [float(condition)])[0] > 0
+
+
+def from_main(accelerator: Accelerator, value: T) -> T:
+    """The main process's picklable value, on every process; what the others give is not looked at."""
+    if accelerator.num_processes == 1:
+        return value
+    return cast(T, broadcast_object_list([value], from_process=0)[0])
+
+
+@contextmanager
+def main_first(accelerator: Accelerator) -> Iterator[None]:
+    """The block on the main process, and then on the others: they read what it has made, such as a cache."""
+    if not accelerator.is_main_process:
+        accelerator.wait_for_everyone()
+    yield
+    if accelerator.is_main_process:  # not after an error: it ends the others as well, and nothing may be believed
+        accelerator.wait_for_everyone()

@@ -50,3 +50,17 @@ class StorageError(MaxentGrpoError, OSError):
 
 class CheckpointError(MaxentGrpoError, RuntimeError):
     """A checkpoint is missing, half-written, or belongs to a different objective or dataset."""
+
+
+class PeerError(MaxentGrpoError, RuntimeError):
+    """Another process of the run failed, or is gone; ``is_said``: the user has been told by a process that knew first.
+
+    ``status`` is the exit status of all of them.
+    """
+
+    def __init__(self, text: str, status: int = 1, is_said: bool = True) -> None:
+        super().__init__(text, status, is_said)
+        self.text, self.status, self.is_said = text, status, is_said
+
+    def __str__(self) -> str:
+        return self.text

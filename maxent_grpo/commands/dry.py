@@ -14,6 +14,7 @@ from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.installed import program
 from maxent_grpo.config.load import check, warnings
 from maxent_grpo.errors import MaxentGrpoError
+from maxent_grpo.launched import place
 
 
 def describe_run(overrides: list[str], *, config_dir: str | None = None) -> None:
@@ -49,7 +50,7 @@ def _describe(config: DictConfig, folder: Path) -> None:
         del config["hydra"]
     config.run.dir = str(folder)
     checked = check(config)
-    for sentence in warnings(checked):
+    for sentence in warnings(checked) if place().is_main else []:
         print(f"{program()}: warning: {sentence}", file=sys.stderr)
     from maxent_grpo.training.preview.run import start
 

@@ -23,6 +23,7 @@ from maxent_grpo.config.logging import Console
 from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.resumed import with_run_overrides
+from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import (
@@ -32,12 +33,23 @@ from maxent_grpo.errors import (
     GenerationError,
     MaxentGrpoError,
     NonFiniteError,
+    PeerError,
     RewardError,
     StorageError,
 )
+from maxent_grpo.launched import Place, leave_word_to_main, place
 from maxent_grpo.sweeps.failure import SweepError
 
-EXPECTED = (ConfigError, DataError, CheckpointError, RewardError, GenerationError, NonFiniteError, StorageError)
+EXPECTED = (
+    ConfigError,
+    DataError,
+    CheckpointError,
+    RewardError,
+    GenerationError,
+    NonFiniteError,
+    StorageError,
+    PeerError,
+)
 """Errors whose message is all that the user needs, the traceback being in run.log; any other one shows its own."""
 
 INTERRUPTED = 130
@@ -59,8 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
     _started = time.monotonic()
     if arguments is not None:
         sys.argv = [program(), *arguments]  # where Hydra reads them
+    here, has_begun = place(), False
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text(train_command()))
+        if here.is_main:
+            print(help_text(train_command()))
         return
     # threads that spin while they wait take the cores from whatever else runs here; read when torch loads
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -76,6 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         overrides, folder = with_open_names(with_run_overrides(args.overrides)), args.config_dir
         sys.argv[1:] = [*flags, *overrides]  # where Hydra reads them
         own_mode = any(text.startswith("hydra.mode=") for text in overrides)
+        if here.size > 1 and (args.multirun or own_mode):
+            raise ConfigError(_no_sweep_of(here))
         if args.multirun and not own_mode:
             # rich and the lock's library take a quarter of a second, which help and single runs need not wait for
             from maxent_grpo.commands.sweep import run_sweep
@@ -89,12 +105,21 @@ def main(arguments: list[str] | None = None) -> None:
         elif not own_mode and load_config(overrides, config_dir=folder).run.dry:
             describe_run(overrides, config_dir=folder)
             return
+        if not here.is_main:
+            # Hydra would make a folder of its own in each process
+            if not (args.cfg or args.info):
+                checked = load_config(overrides, config_dir=folder)
+                has_begun = True
+                _train(checked, [])
+            return
         _failures.clear()
         hydra_main()
         if _failures:
             raise _failures.pop()
     except (*EXPECTED, SweepError) as error:
-        print(f"{program()}: {redacted(str(error))}", file=sys.stderr)
+        if not here.is_main and not has_begun:
+            leave_word_to_main(_status(error))
+        _tell(error, here)
         sys.exit(_status(error))
     except KeyboardInterrupt:  # between jobs, or outside of training: inside it is a wish to stop, which saves
         print(f"{program()}: interrupted", file=sys.stderr)
@@ -113,17 +138,39 @@ def hydra_main(config: DictConfig) -> None:
         if sys.stdout.isatty() and checked.logging.console is not Console.silent:
             # for some seconds there is nothing else to see
             print("loading torch and transformers", flush=True)
-        from maxent_grpo.training.preview.run import start
-        from maxent_grpo.training.stopping import EXIT_STATUS
-
-        stopped = start(checked, list(runtime.overrides.task), started=_started).stopped
-        if stopped:
-            # no error, so that it also ends a sweep, whose other jobs would only begin
-            sys.exit(EXIT_STATUS[stopped])
+        _train(checked, list(runtime.overrides.task))
     except EXPECTED as error:
         if runtime.mode == RunMode.MULTIRUN:
             raise
         _failures.append(error)
+
+
+def _train(checked: RootConfig, overrides: list[str]) -> None:
+    """Run; exits with the status of a run that was stopped before its end."""
+    from maxent_grpo.training.preview.run import start
+    from maxent_grpo.training.stopping import EXIT_STATUS
+
+    stopped = start(checked, overrides, started=_started).stopped
+    if stopped:
+        # no error, so that it also ends a sweep, whose other jobs would only begin
+        sys.exit(EXIT_STATUS[stopped])
+
+
+def _tell(error: MaxentGrpoError, here: Place) -> None:
+    """Print the message of an expected error, once for all processes of a run."""
+    if isinstance(error, PeerError) and error.is_said:
+        return
+    name = "" if here.is_main or isinstance(error, PeerError) else f"{here.name}: "
+    print(f"{program()}: {name}{redacted(str(error))}", file=sys.stderr)
+
+
+def _no_sweep_of(here: Place) -> str:
+    """Why several processes cannot start a sweep together."""
+    return (
+        f"-m: this is one of {here.size} processes that were started together for one run, and each of them would start the sweep's "
+        "jobs: start one run at a time, as in `for seed in 0 1; do torchrun --nproc_per_node 2 train.py seed=$seed; done`, or the "
+        "sweep in one process, `python train.py -m ...`"
+    )
 
 
 def _refuse_sweep_choices(overrides: list[str]) -> None:
@@ -159,6 +206,8 @@ def _refuse_other_roots(name: str | None, path: str | None) -> None:
 
 
 def _status(error: MaxentGrpoError) -> int:
+    if isinstance(error, PeerError):
+        return error.status
     if isinstance(error, SweepError):
         return 2 if all(failure.is_config_error for failure in error.failures) else 1
     return 2 if isinstance(error, ConfigError) else 1

@@ -18,6 +18,7 @@ from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.table_files import table_files
 from maxent_grpo.folder_lock import lock_holder
+from maxent_grpo.launched import place
 from maxent_grpo.report.read import RECORD_FILES
 
 CHECKPOINTS = "checkpoints"
@@ -29,25 +30,16 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 def preflight(config: RootConfig) -> Iterator[str]:
     """The sentence of everything that this machine lacks for the run."""
-    yield from _processes(config)
     yield from _resume(config)
-    yield from _controller_state(config)
-    yield from _run_directory(config)
+    if place().is_main:  # what the run itself writes: the others would meet what the main process has begun
+        yield from _controller_state(config)
+        yield from _run_directory(config)
     yield from _own_modules(config)
     yield from _data_files(config)
     yield from _extras(config)
-    yield from _trackers(config)
+    if place().is_main:
+        yield from _trackers(config)
     yield from model_problems(config.model)
-
-
-def _processes(config: RootConfig) -> Iterator[str]:
-    """A run is one process: parts of a step can be shared out, its record, checkpoints and resume cannot yet."""
-    number = os.environ.get("WORLD_SIZE", "")
-    if number.isdecimal() and int(number) > 1 and not config.run.dry:
-        yield (
-            f"WORLD_SIZE={number}: this is one of {number} processes that were started together, and all of them would write to "
-            f"run.dir={config.run.dir}; a run is one process: start it without torchrun or accelerate launch, or unset WORLD_SIZE"
-        )
 
 
 def _resume(config: RootConfig) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -60,11 +59,6 @@ class Tracker(QuietWriter):
                 "%s failed (%s: %s): nothing more is logged there, and the run goes on",
                 *(self.service, type(error).__name__, error),
             )
-
-
-def is_main_process() -> bool:
-    """Whether this is the process that writes the run's record, by the rank that a launcher gives."""
-    return int(os.environ.get("RANK") or 0) == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from maxent_grpo.config.logging import LoggingConfig, TrackerName
+from maxent_grpo.launched import place
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE
 from maxent_grpo.telemetry.console import build_console
 from maxent_grpo.telemetry.files import CompletionsFile, EvaluationsFile, MetricsFile
 from maxent_grpo.telemetry.quiet import QuietWriter
-from maxent_grpo.telemetry.run_dir import RunLog
+from maxent_grpo.telemetry.run_dir import PACKAGE_LOGGER, RunLog
 from maxent_grpo.telemetry.tensorboard_tracker import TensorBoardTracker
-from maxent_grpo.telemetry.tracking import TrackedRun, is_main_process
+from maxent_grpo.telemetry.tracking import TrackedRun
 from maxent_grpo.telemetry.wandb_tracker import WandbTracker
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
 
@@ -73,9 +74,12 @@ def build_logging(config: LoggingConfig, run_dir: Path, tracked: TrackedRun | No
     """The writers that ``logging`` asks for: metrics, evaluations, completions, report, trackers, log, console.
 
     The report stands after the files that it reads, trackers after the report that they take along, the log after these, to
-    hold what goes wrong there, and the console last, which ends by naming what the others wrote. Called on the main process
-    only; the others use ``LoggingHandles(run_dir)`` without writers. Without ``tracked`` there are no trackers.
+    hold what goes wrong there, and the console last, which ends by naming what the others wrote. Without ``tracked`` there are no
+    trackers. Of several processes the main one has all writers, and the others none.
     """
+    if not place().is_main:
+        logging.getLogger(PACKAGE_LOGGER).addHandler(logging.NullHandler())  # or Python would print the warnings
+        return LoggingHandles(run_dir)
     with ExitStack() as opened:  # what fails to open must not leave the log listening to the runs after this one
         log = RunLog(run_dir)
         opened.callback(log.close)
@@ -90,7 +94,7 @@ def build_logging(config: LoggingConfig, run_dir: Path, tracked: TrackedRun | No
             completions_every=config.completions_every,
             completions_per_step=config.completions_per_step,
         )
-        if tracked is not None and is_main_process():
+        if tracked is not None:
             writers += build_trackers(config, tracked, handles.write_note)
         writers += [log, build_console(config.console, run_dir)]
         opened.pop_all()

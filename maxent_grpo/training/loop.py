@@ -307,7 +307,8 @@ def _record(
             logger.warning("%s", sentence)
         ctx.logging.write_metrics(step, metrics)
         ctx.logging.write_completions(step, completion_records(report))
-        write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
+        if ctx.runtime.accelerator.is_main_process:
+            write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
 
 
 def _evaluates(ctx: TrainingLoopContext, resources: StepResources) -> bool:
@@ -359,15 +360,16 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
         ctx.logging.flush()
         store = parts.saving.store
         try:
-            folder = store.save(step, write, is_best=is_best)
+            if ctx.runtime.accelerator.is_main_process:
+                logger.info("saved %s", store.save(step, write, is_best=is_best))
         except (OSError, SafetensorError) as error:
             kept = "no earlier one is there" if store.latest is None else f"{store.latest} is whole"
             raise StorageError(
                 f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
                 f"then continue with {resume_command(ctx.logging.run_dir)}"
             ) from error
+        ctx.runtime.accelerator.wait_for_everyone()  # a step that nobody has saved is not one to go on from
     parts.saving.newest = step
-    logger.info("saved %s", folder)
 
 
 def _input_tokens(report: StepReport) -> float:

@@ -6,9 +6,8 @@ import logging
 import os
 import subprocess
 
-from accelerate import PartialState
-
 from maxent_grpo.config.run import Requeue
+from maxent_grpo.launched import place
 from maxent_grpo.training.stopping import StopCause
 
 JOB = "SLURM_JOB_ID"
@@ -32,7 +31,7 @@ def requeue_job(*, got_anywhere: bool = True) -> bool:
     Of several processes the main one asks. A run whose time did not do for a single step is not ``got_anywhere``: nor would it the next
     time, for ever. A failure is told: the run is saved, and a job that is submitted again goes on with it.
     """
-    if not PartialState().is_main_process:
+    if not place().is_main:
         return False
     if not got_anywhere:
         logger.warning(

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
-from transformers.utils.logging import disable_progress_bar
 
 from maxent_grpo.config.controller import KL_BETA
 from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.config.run import DeviceChoice, OnNonfinite
-from maxent_grpo.errors import ConfigError, StorageError
+from maxent_grpo.config.run import OnNonfinite
+from maxent_grpo.distributed import main_first
 from maxent_grpo.models.build import LoadedModel, build_model, compile_model
 from maxent_grpo.models.lora import attach_adapter
 from maxent_grpo.models.warm_start import warm_start
@@ -33,7 +29,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.data_summary import write_data_facts
 from maxent_grpo.telemetry.summary import startup_summary
-from maxent_grpo.telemetry.writers import build_logging
+from maxent_grpo.training.accelerator import make_accelerator, wrapped
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.clock import PhaseClock
@@ -49,6 +45,7 @@ from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import build_optimizer, resolve_schedule
+from maxent_grpo.training.peers import Peers, met
 from maxent_grpo.training.prepared_rows import (
     Render,
     prompt_text,
@@ -60,16 +57,14 @@ from maxent_grpo.training.prepared_rows import (
     styled,
 )
 from maxent_grpo.training.profiler import StepProfiler
+from maxent_grpo.training.recorded import recorded
 from maxent_grpo.training.requeue import requeue_job, wants_requeue
 from maxent_grpo.training.resume import (
     Resume,
     config_tree,
-    describe_run,
-    entered_directory,
     refuse_lost_secrets,
     register_state,
     restore,
-    tracked_run,
 )
 from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
@@ -105,8 +100,6 @@ from maxent_grpo.training.types.runtime import (
     TrainingLoopState,
 )
 
-logger = logging.getLogger(__name__)
-
 
 def run_from_config(
     config: RootConfig,
@@ -129,24 +122,10 @@ def run_from_config(
         raise ValueError("run.dry=true: a dry run is described by training.preview and never started")
     refuse_lost_secrets(config)
     stopping = Stopping.within(config.run.max_hours, started)
-    with entered_directory(config) as (run_dir, resume):
-        describe_run(config, run_dir, overrides)
-        tracked = tracked_run(config, run_dir, overrides, resume)
-        handles = build_logging(config.logging, run_dir, tracked)
-        handles.writers.extend(watchers)
-        try:
-            with ExitStack() as ending:
-                result = _run(config, handles, resume, until, stopping, ending)
-        except BaseException as error:
-            tracked.failed = True
-            if isinstance(error, KeyboardInterrupt):
-                logger.error("stopped: interrupted")
-            else:
-                logger.error("stopped: %s", error, exc_info=error)
-            with suppress(StorageError):  # the first error says more
-                handles.close()
-            raise
-        handles.close()
+    with met(config) as peers:
+        with recorded(config, overrides, watchers, peers) as record, ExitStack() as ending:
+            result = _run(record.config, record.handles, record.resume, peers, until, stopping, ending)
+        peers.part()
     if wants_requeue(config.run.requeue, result.stopped):
         requeue_job(got_anywhere=bool(result.metrics) or result.stopped is not StopCause.time_limit)
     return result
@@ -156,19 +135,22 @@ def _run(
     config: RootConfig,
     handles: LoggingHandles,
     resume: Resume | None,
+    peers: Peers,
     until: int | None,
     stopping: Stopping,
     ending: ExitStack,
 ) -> RunResult:
     for setting, target in own_functions(config).items():
         imported_function(setting, target)  # a misspelt name is said before anything is trained
-    accelerator = make_accelerator(config)
-    task = build_task(config.data)
+    accelerator = peers.accelerator or make_accelerator(config)
+    with main_first(accelerator):  # which keeps what it makes of the data, for the others to read
+        task = build_task(config.data)
     loaded = build_model(config.model, positions=longest_sequence(config))
     for note in loaded.notes:
         handles.write_note(note)
     train, held_out = render_all(config, task, loaded)
-    start_warm(config, task, loaded, handles)
+    with main_first(accelerator):  # the others read its cache
+        start_warm(config, task, loaded, handles)
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx = _context(config, accelerator, task, loaded, train, held_out, handles)
@@ -189,42 +171,18 @@ def _run(
     elif config.controller.paths.resume_from is not None:
         has_reference = ctx.runtime.reference_model is not None
         take_over(parts.controller, config.controller.paths.resume_from, ctx.scoring, has_reference=has_reference)
-    write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
-    known = facts(config, accelerator, task, loaded, train, held_out)
-    with storage_errors(handles.run_dir):
-        write_data_facts(handles.run_dir, known["data"])
-    handles.write_note(startup_summary(config, known))
+    if accelerator.is_main_process:
+        write_state(parts.controller, ctx.controller, handles.run_dir, step=parts.state.global_step)
+        known = facts(config, accelerator, task, loaded, train, held_out)
+        with storage_errors(handles.run_dir):
+            write_data_facts(handles.run_dir, known["data"])
+        handles.write_note(startup_summary(config, known))
     with stopping.listening():
         result = run_training(ctx, resources, parts)
-    if config.checkpoint.final_model and until is None and not result.stopped:
+    if config.checkpoint.final_model and until is None and not result.stopped and accelerator.is_main_process:
         handles.flush()  # the model card is made from the record
         write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
     return result
-
-
-def make_accelerator(config: RootConfig) -> Accelerator:
-    """The device and processes of the run; seeds the generators of Python, numpy and torch, and sets torch's threads.
-
-    The program itself draws from addressed streams; reward functions and libraries draw from these.
-
-    Raises:
-        ConfigError: `run.device` asks for a device that is not there.
-    """
-    disable_progress_bar()  # transformers' bars for writing a file would break the progress line
-    if config.run.num_threads is not None:
-        torch.set_num_threads(config.run.num_threads)
-    random.seed(config.seed)
-    np.random.seed(config.seed)
-    torch.manual_seed(config.seed)
-    # buffers are constants, and exchanging them would make every forward pass one that all processes must make
-    parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
-    accelerator = Accelerator(cpu=config.run.device is DeviceChoice.cpu, kwargs_handlers=[parallel])
-    if config.run.device is DeviceChoice.cuda and accelerator.device.type != "cuda":
-        raise ConfigError(
-            f"run.device=cuda: torch finds no CUDA device here and would compute on {accelerator.device}; use run.device=auto "
-            "to take what there is, or install a torch that sees the GPU"
-        )
-    return accelerator
 
 
 def start_warm(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
@@ -271,7 +229,7 @@ def _context(
             if network is not None:
                 compile_model(network)
     optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
-    prepared = accelerator.prepare_model(loaded.model)
+    prepared = wrapped(accelerator, loaded.model)
     sampler = row_order(config, task, train)
     runtime = RuntimeHandles(
         accelerator=accelerator,
@@ -372,7 +330,9 @@ def _loop_parts(
         buffer=RolloutBuffer(config.optimization.num_iterations, rebuild),
         controller=build_controller(config.controller, ctx.scoring),
         saving=SavePolicy(
-            store=CheckpointStore(ctx.logging.run_dir, saving.keep_last),
+            store=CheckpointStore(
+                ctx.logging.run_dir, saving.keep_last, is_writer=ctx.runtime.accelerator.is_main_process
+            ),
             every_n_steps=saving.every_n_steps,
             best=BestTracker(saving.best_metric, saving.best_goal, saving.early_stop_patience),
         ),

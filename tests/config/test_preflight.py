@@ -44,18 +44,16 @@ def test_a_new_folder_below_a_writable_one_passes(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_one_of_several_processes_is_refused_before_it_writes_where_the_others_do(
+def test_of_several_processes_only_the_main_one_looks_at_the_folder_that_it_begins_to_fill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in ("1", "", "many"):
-        monkeypatch.setenv("WORLD_SIZE", number)
-        assert problems_of(tmp_path) == []
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert problems_of(tmp_path) == [
-        f"WORLD_SIZE=2: this is one of 2 processes that were started together, and all of them would write to "
-        f"run.dir={tmp_path}/run; a run is one process: start it without torchrun or accelerate launch, or unset WORLD_SIZE"
-    ]
-    assert problems_of(tmp_path, run__dry="true") == []
+    monkeypatch.setenv("RANK", "1")
+    assert problems_of(tmp_path) == []
+    monkeypatch.setenv("RANK", "0")
+    assert "already holds a run" in problems_of(tmp_path)[0]
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:

@@ -390,13 +390,14 @@ def test_a_server_that_is_not_there_leaves_the_run_offline(
     wandb.teardown()
 
 
-def test_only_the_main_process_has_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_main_process_has_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LoggingConfig(console="silent", report=False, trackers=[*TrackerName], wandb=OFFLINE)
     for rank, expected in (("0", 2), ("1", 0)):
         monkeypatch.setenv("RANK", rank)
         handles = build_logging(config, tmp_path, tracked(tmp_path))
         found = [writer for writer in handles.writers if isinstance(writer, WandbTracker | TensorBoardTracker)]
         assert len(found) == expected
+        assert bool(handles.writers) is (rank == "0")
         handles.close()
     assert not (tmp_path / "wandb").exists()
 

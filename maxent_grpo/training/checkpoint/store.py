@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """Writer of one run's checkpoints; a run directory has one writer at a time, the main process.
+    """Writer of one run's checkpoints; a run directory has one writer at a time, the main process; the others only look.
 
-    Opening it removes what an interrupted save left behind: ``num_leftovers`` folders and files, logged.
+    Opening it as the writer removes what an interrupted save left behind: ``num_leftovers`` folders and files, logged.
     """
 
-    def __init__(self, run_dir: Path, keep_last: int) -> None:
+    def __init__(self, run_dir: Path, keep_last: int, *, is_writer: bool = True) -> None:
         if keep_last < 0:
             raise ValueError(f"keep_last={keep_last} must be 0 (keep all) or positive")
         self.directory = Path(run_dir) / CHECKPOINTS
         self.keep_last = keep_last
-        self.num_leftovers = self._remove_leftovers()
+        self.num_leftovers = self._remove_leftovers() if is_writer else 0
 
     @property
     def latest(self) -> Path | None:

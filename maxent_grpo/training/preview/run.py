@@ -16,6 +16,7 @@ from maxent_grpo.config.generation import ANSWER_ALPHABET
 from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
+from maxent_grpo.launched import place
 from maxent_grpo.models.adapter import parameters_text
 from maxent_grpo.models.demonstrations import tokenize_demonstration
 from maxent_grpo.tasks.base import Task
@@ -48,7 +49,9 @@ def start(config: RootConfig, overrides: Sequence[str] = (), *, started: float |
     """
     if not config.run.dry:
         return run_from_config(config, overrides, started=started)
-    print(preview(config), flush=True)
+    described = preview(config)
+    if place().is_main:
+        print(described, flush=True)
     return RunResult(Path(config.run.dir), 0, {}, {})
 
 
