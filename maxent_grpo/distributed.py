@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -29,6 +29,12 @@ def gather_all(accelerator: Accelerator, value: Any) -> list[Any]:
     if accelerator.num_processes == 1:
         return [value]
     return gather_object([value])
+
+
+def global_maxima(accelerator: Accelerator, values: Mapping[str, float]) -> dict[str, float]:
+    """The largest of each value over processes, which all give the same names."""
+    parts: list[dict[str, float]] = gather_all(accelerator, dict(values))
+    return {name: max(part[name] for part in parts) for name in values}
 
 
 def any_rank(accelerator: Accelerator, condition: bool) -> bool:

@@ -79,7 +79,9 @@ def build_logging(config: LoggingConfig, run_dir: Path, tracked: TrackedRun | No
     """
     if not place().is_main:
         logging.getLogger(PACKAGE_LOGGER).addHandler(logging.NullHandler())  # or Python would print the warnings
-        return LoggingHandles(run_dir)
+        return LoggingHandles(
+            run_dir, completions_every=config.completions_every, completions_per_step=config.completions_per_step
+        )  # all send their part of what is written
     with ExitStack() as opened:  # what fails to open must not leave the log listening to the runs after this one
         log = RunLog(run_dir)
         opened.callback(log.close)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict
@@ -12,25 +12,18 @@ import torch
 from torch import Tensor
 
 from maxent_grpo.errors import GenerationError
-from maxent_grpo.objective.advantages import standardised_advantages
 from maxent_grpo.objective.aggregation import answer_entropy
-from maxent_grpo.objective.normalisation import normalised_sum, normalised_terms
 from maxent_grpo.objective.shaping import NO_KEY
-from maxent_grpo.objective.weights import utility_log_q
 from maxent_grpo.rewards.batch import RewardBatch, TrainerState
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.terms import TermVerdict
 from maxent_grpo.rewards.workers import Asking
 from maxent_grpo.training.credit_rules import GroupFacts
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
+from maxent_grpo.training.group_credit import CreditEvidence, group_credit
+from maxent_grpo.training.group_order import Own
 from maxent_grpo.training.method import Method
-from maxent_grpo.training.types.choices import (
-    FinishReason,
-    NormalizeBy,
-    RewardNormalization,
-    RowWeighting,
-    Truncation,
-)
+from maxent_grpo.training.types.choices import FinishReason, RowWeighting, Truncation
 from maxent_grpo.training.types.rewards import (
     AdvantageStats,
     CompletionRecord,
@@ -38,7 +31,6 @@ from maxent_grpo.training.types.rewards import (
     PromptCompletionBatch,
     QDistribution,
     RewardComputation,
-    RewardMoments,
 )
 from maxent_grpo.training.types.runtime import RewardSpec, ScoringSettings
 
@@ -136,9 +128,15 @@ def _graded(batch: GenerationBatch, verdicts: Mapping[str, TermVerdict], reward:
     )
 
 
+def nothing_graded(reward: RewardSpec, group_size: int) -> GradedRollout:
+    """The verdicts on no completion at all, of a process that has none."""
+    names = [term.name for term in reward.reward_funcs]
+    return GradedRollout(PromptCompletionBatch([], [], []), [], group_size, [], {name: [] for name in names}, [], 0)
+
+
 def valid_rows(graded: GradedRollout, truncation: Truncation) -> Tensor:
     """[P, G]: rows with a reward, without the truncated ones when those are excluded."""
-    has_reward = torch.tensor([not math.isnan(value) for value in graded.utilities])
+    has_reward = torch.tensor([not math.isnan(value) for value in graded.utilities], dtype=torch.bool)
     if truncation is Truncation.exclude:
         has_reward &= complete_rows(graded.records)
     return has_reward.view(-1, graded.group_size)
@@ -146,7 +144,7 @@ def valid_rows(graded: GradedRollout, truncation: Truncation) -> Tensor:
 
 def complete_rows(records: Sequence[CompletionRecord]) -> Tensor:
     """[N]: completions that ended by themselves rather than at the length limit."""
-    return torch.tensor([record.finish_reason is not FinishReason.length for record in records])
+    return torch.tensor([record.finish_reason is not FinishReason.length for record in records], dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -161,6 +159,15 @@ class ScoredTokens:
     """Where it reported one."""
 
 
+Gather = Callable[[CreditEvidence], tuple[CreditEvidence, Own]]
+"""From what is known of this process's groups to what is known of those of all, and which of them are this process's."""
+
+
+def alone(evidence: CreditEvidence) -> tuple[CreditEvidence, Own]:
+    """There are no groups but these."""
+    return evidence, slice(None)
+
+
 def assign_credit(
     graded: GradedRollout,
     scoring: ScoringSettings,
@@ -168,12 +175,13 @@ def assign_credit(
     tokens: ScoredTokens,
     token_entropy_mean: Tensor | None = None,
     reward: RewardSpec | None = None,
+    gather: Gather = alone,
 ) -> RewardComputation:
     """Advantages and q of every group from the utilities.
 
     A method's shaping changes the utilities, normalisation puts them in units of a deviation, the credit rule makes
     advantages of them, row weights scale these. With ``policy_entropy_bonus_coef`` > 0 each utility first gains
-    coef * sigma * z_i, where sigma is the deviation of the step's utilities and z_i the completion's mean token entropy,
+    coef * sigma * z_i, where sigma is the deviation of the rollout's utilities and z_i the completion's mean token entropy,
     standardised within its group. Which completions are right is told from the utilities before all that.
 
     Args:
@@ -183,6 +191,7 @@ def assign_credit(
         tokens: lengths and the sampler's log-probabilities.
         token_entropy_mean: mean token entropy of each completion [N], needed for the bonus.
         reward: what is normalised, and the terms' weights; None is nothing.
+        gather: puts the groups of all processes together, over which deviations are taken.
 
     Raises:
         GenerationError: the method looks at log-probabilities that the sampler did not report.
@@ -190,48 +199,30 @@ def assign_credit(
     valid = valid_rows(graded, scoring.truncation)
     utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
     facts = group_facts(graded, scoring, method, tokens, utilities, valid)
-    scale = None
+    entropy = None
     if scoring.policy_entropy_bonus_coef > 0:
-        assert token_entropy_mean is not None, "the bonus needs a scoring pass before credit is assigned"
-        scale = scoring.policy_entropy_bonus_coef * _moments(utilities, valid).std
-        entropy = token_entropy_mean.double().cpu().view_as(valid)
-        utilities = utilities + scale * standardised_advantages(entropy, valid)
-    shaped = utilities if method.shape is None else method.shape(utilities, facts)
-    normalised = _normalised(shaped, valid, graded, reward)
-    credited = shaped if normalised is None else normalised
-    weighting = scoring.weighting
-    log_q = utility_log_q(credited, valid, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
-    advantages = torch.zeros_like(utilities) if method.advantages is None else method.advantages(credited, facts)
-    row_weights = None if method.row_weights is None else method.row_weights(advantages, facts)
-    if row_weights is not None:
-        advantages = advantages * row_weights
+        # a process without a group has nothing scored
+        given = torch.zeros(0) if token_entropy_mean is None and not len(valid) else token_entropy_mean
+        entropy = None if given is None else given.double().cpu().view_as(valid)
+    terms = {name: torch.tensor(values, dtype=torch.float64).view_as(valid) for name, values in graded.per_term.items()}
+    everywhere, own = gather(CreditEvidence(utilities, terms, facts, entropy))
+    credit = group_credit(everywhere, scoring, method, reward).groups(own)
+    q, row_weights = credit.log_q.exp(), credit.row_weights
     return RewardComputation(
-        total_utils=utilities.flatten().tolist(),
+        total_utils=credit.utilities.flatten().tolist(),
         per_reward_values=graded.per_term,
-        advantage=AdvantageStats(advantages.tolist(), advantages.flatten().tolist()),
+        advantage=AdvantageStats(credit.advantages.tolist(), credit.advantages.flatten().tolist()),
         pairs=graded.pairs,
-        q_distribution=QDistribution(log_q.exp().tolist(), log_q.exp().flatten().tolist()),
-        moments=_moments(utilities, valid),
+        q_distribution=QDistribution(q.tolist(), q.flatten().tolist()),
+        moments=credit.moments,
         ref_logprob_meta=list(graded.records),
         completion_metadata=graded.metadata,
-        entropy_bonus_scale=scale,
-        shaped_utils=None if method.shape is None else shaped.flatten().tolist(),
-        normalized_utils=None if normalised is None else normalised.flatten().tolist(),
+        entropy_bonus_scale=credit.entropy_scale,
+        shaped_utils=None if credit.shaped is None else credit.shaped.flatten().tolist(),
+        normalized_utils=None if credit.normalised is None else credit.normalised.flatten().tolist(),
         row_weights=None if row_weights is None or _is_discount(scoring) else row_weights.tolist(),
         **_answer_entropies(scoring, facts, row_weights),
     )
-
-
-def _normalised(utilities: Tensor, valid: Tensor, graded: GradedRollout, reward: RewardSpec | None) -> Tensor | None:
-    """The utilities in units of a deviation, as configured; None where they stay as they are."""
-    if reward is None or reward.normalize is RewardNormalization.none:
-        return None
-    over_batch = reward.normalize_by is NormalizeBy.batch
-    if reward.normalize is RewardNormalization.sum:
-        return normalised_sum(utilities, valid, over_batch=over_batch)
-    terms = torch.tensor(list(graded.per_term.values()), dtype=torch.float64).view(-1, *valid.shape)
-    weights = torch.tensor(reward.reward_weights, dtype=torch.float64)
-    return normalised_terms(terms, ~terms.isnan() & valid, weights, over_batch=over_batch)
 
 
 def group_facts(
@@ -251,13 +242,16 @@ def group_facts(
     return GroupFacts(
         valid=valid,
         lengths=lengths,
-        total_lengths=torch.tensor([len(record.token_ids) for record in graded.records]).view_as(valid),
+        total_lengths=torch.tensor([len(record.token_ids) for record in graded.records], dtype=torch.long).view_as(
+            valid
+        ),
         keys=torch.tensor(
             [
                 key
                 for at in range(0, len(graded.metadata), size)
                 for key in _group_keys([entry["key"] for entry in graded.metadata[at : at + size]])
-            ]
+            ],
+            dtype=torch.long,
         ).view_as(valid),
         right=utilities >= scoring.weighting.right_threshold,
         mean_logp=mean_logp,
@@ -351,10 +345,3 @@ def _verdict(grades: Sequence[Grade | None]) -> dict[str, Any]:
         "key": keys[0] if keys else None,
         "reason": reasons[0] if reasons else "",
     }
-
-
-def _moments(utilities: Tensor, valid: Tensor) -> RewardMoments:
-    known = utilities[valid]
-    if known.numel() == 0:
-        return RewardMoments(math.nan, math.nan)
-    return RewardMoments(float(known.mean()), float(known.std(correction=0)))

@@ -10,19 +10,18 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from maxent_grpo.distributed import gather_all, global_sum
+from maxent_grpo.distributed import any_rank, gather_all, global_sum
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.objective.weights import informative_groups
 from maxent_grpo.training.carried_groups import CarriedGroups, KeptGroup
 from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.credit import Grading, valid_rows
+from maxent_grpo.training.credit import Grading, nothing_graded, valid_rows
 from maxent_grpo.training.experience import (
     Rows,
-    local_portions,
+    places_of,
     prompts_per_rollout,
     rollout_tokens,
     sample_prompts,
@@ -30,7 +29,7 @@ from maxent_grpo.training.experience import (
 )
 from maxent_grpo.training.old_scores import EarlierScores, score_at_weights
 from maxent_grpo.training.row_stream import RowStream
-from maxent_grpo.training.sampled_groups import Groups, join_groups, select_groups
+from maxent_grpo.training.sampled_groups import Groups, join_batches, join_groups, select_groups
 from maxent_grpo.training.sampled_rollout import SampledRollout
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.types.rewards import DrawingReport
@@ -127,8 +126,9 @@ def gather_informative(
         with clock.phase("old_policy"):
             carried.groups = _scored(ctx, resources, surplus) if scores_surplus else surplus
     return SampledRollout(
-        join_groups([group.sampled for group in used]),
+        join_groups([group.sampled for group in used]) if used else _nothing(ctx),
         portions_of([group.place for group in used], places, schedule.prompts_per_step),
+        [group.place for group in used],
         start.epoch,
         start.step_in_epoch,
         step,
@@ -183,7 +183,7 @@ def _draw(
     if batch.prompts:  # nothing to grade where no group came back complete, or the round left this process out
         with clock.phase("reward"):
             graded = grading.finish(batch)
-        sampled, places = (batch, graded), _places(ctx, prompts, batch.prompts, first)
+        sampled, places = (batch, graded), places_of(ctx, prompts, batch.prompts, first)
         valid = valid_rows(graded, ctx.scoring.truncation)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
         kept = torch.nonzero(informative_groups(utilities, valid)).flatten().tolist()
@@ -195,13 +195,9 @@ def _draw(
     return [KeptGroup(places[n], select_groups(sampled, [n]), step) for n in kept] if sampled else []
 
 
-def _places(
-    ctx: TrainingLoopContext, prompts: Sequence[dict[str, Any]], delivered: Sequence[str], first: int
-) -> list[int]:
-    """The place in the stream of each delivered prompt; they come in the order they were asked for, perhaps with gaps."""
-    numbered = list(enumerate(prompts, start=first))
-    asked = iter([entry for shard in local_portions(numbered, ctx) for entry in shard])
-    return [next(place for place, row in asked if row["prompt"] is prompt) for prompt in delivered]
+def _nothing(ctx: TrainingLoopContext) -> Groups:
+    """The groups of a process that has none."""
+    return join_batches([]), nothing_graded(ctx.reward, ctx.generation.num_generations)
 
 
 def _scored(ctx: TrainingLoopContext, resources: StepResources, groups: Sequence[KeptGroup]) -> list[KeptGroup]:
@@ -254,17 +250,15 @@ def _report(ctx: TrainingLoopContext, drawing: _Drawing, num_carried: int, num_u
 
 
 def _require_signal(ctx: TrainingLoopContext, drawing: _Drawing, used: Sequence[KeptGroup]) -> None:
-    """Raises GenerationError on every process unless each has a group to train on."""
+    """Raises GenerationError on every process unless one of them has a group to train on."""
     accelerator, rounds = ctx.runtime.accelerator, ctx.scoring.dynamic_sampling.max_refill
-    num_used = gather_all(accelerator, len(used))
-    if min(num_used) > 0:
+    if any_rank(accelerator, bool(used)):
         return
     total, count = global_sum(accelerator, [drawing.utility_sum, float(drawing.num_utilities)])
     seen = f"their mean utility was {total / count:.3g}" if count else "none had a completion with a reward"
-    short = f", fewer than the {len(num_used)} processes need" if sum(num_used) else ""
     raise GenerationError(
         f"dynamic sampling: {drawing.num_informative} of {drawing.num_drawn} prompts, drawn in {drawing.num_rounds} rounds "
-        f"(scoring.dynamic_sampling.max_refill={rounds}), gave a group whose utilities differ{short}; {seen}. The prompts are "
+        f"(scoring.dynamic_sampling.max_refill={rounds}), gave a group whose utilities differ; {seen}. The prompts are "
         "all too hard or all too easy for the model: choose others, raise generation.num_generations or max_refill, or train "
         "on every group with scoring.dynamic_sampling.enabled=false"
     )

@@ -22,9 +22,11 @@ from maxent_grpo.training.credit import (
     assign_credit,
     behaviour_sums,
     complete_rows,
+    nothing_graded,
     valid_rows,
 )
 from maxent_grpo.training.generation.rollout import collect_rollout
+from maxent_grpo.training.group_order import gather_groups
 from maxent_grpo.training.old_scores import EarlierScores, OldScores, score_groups, score_old
 from maxent_grpo.training.sampled_groups import join_batches
 from maxent_grpo.training.sampled_rollout import SampledRollout
@@ -88,6 +90,8 @@ class Experience:
     """[P] groups that are run through the model; the gradient of the others is exactly zero."""
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
+    places: list[int]
+    """[P] where each group stands in the order of the rollout's rows; no two of all processes have the same."""
     epoch: int
     step_in_epoch: int
     policy_version: int
@@ -112,8 +116,9 @@ class Experience:
         return RowRange(groups.first * self.group_size, groups.last * self.group_size)
 
     def oldest_version(self, groups: RowRange) -> int:
-        """Optimiser step of the oldest weights that sampled one of some groups."""
-        return min(record.policy_version for record in self.graded.records[self.rows(groups).slice])
+        """Optimiser step of the oldest weights that sampled one of some groups; where there are none, of this rollout's."""
+        records = self.graded.records[self.rows(groups).slice]
+        return min((record.policy_version for record in records), default=self.policy_version)
 
     def old_rows(self, rows: RowRange) -> Tensor:
         """[n] which of some rows have log-probs of the trainer in ``old_logp``."""
@@ -130,8 +135,10 @@ def sample_rollout(
         grading = Grading(rows, ctx.reward, trainer_state(ctx, info.epoch, step))
         batch, portions = sample_prompts(ctx, resources, info.batch, grading)
     with clock.phase("reward"):
-        graded = grading.finish(batch)
-    return SampledRollout((batch, graded), portions, info.epoch, info.step_in_epoch, step)
+        # of fewer prompts than processes some have none
+        graded = grading.finish(batch) if batch.prompts else nothing_graded(ctx.reward, ctx.generation.num_generations)
+    places = places_of(ctx, info.batch, batch.prompts)
+    return SampledRollout((batch, graded), portions, places, info.epoch, info.step_in_epoch, step)
 
 
 def ready_to_train(
@@ -141,7 +148,7 @@ def ready_to_train(
     batch, graded = sampled.groups
     info = StepBatchInfo(sampled.epoch, sampled.step_in_epoch, [])
     experience = build_experience(
-        ctx, resources, batch, graded, sampled.portions, clock, info,
+        ctx, resources, batch, graded, sampled.portions, clock, info, places=sampled.places,
         policy_version=sampled.version, anchor_version=step, earlier=sampled.earlier,
     )  # fmt: skip
     return replace(experience, drawing=sampled.drawing)
@@ -161,12 +168,13 @@ def build_experience(
     clock: PhaseClock,
     info: StepBatchInfo,
     *,
+    places: Sequence[int],
     policy_version: int,
     anchor_version: int,
     saved: Mapping[str, Any] | None = None,
     earlier: EarlierScores | None = None,
 ) -> Experience:
-    """Tensors, credit and scores of a graded rollout.
+    """Tensors, credit and scores of a graded rollout; every process calls it, as credit compares the groups of all.
 
     ``saved`` brings back what was scored at the anchor, ``earlier`` what was scored of groups carried over.
     """
@@ -186,7 +194,8 @@ def build_experience(
     with clock.phase("prepare"):
         sampled = ScoredTokens(mask, sampled_logp, sampled_known)
         entropy = None if old is None else old.token_entropy_mean
-        rewards = assign_credit(graded, scoring, method, sampled, entropy, ctx.reward)
+        everywhere = partial(gather_groups, ctx.runtime.accelerator, places)
+        rewards = assign_credit(graded, scoring, method, sampled, entropy, ctx.reward, everywhere)
         behaviour = _behaviour_scores(sampled, scoring).view_as(valid) if method.needs_behaviour_logp else None
         counted = counted_groups(rewards, valid, scoring.equal_groups)
         if saved is not None:
@@ -204,7 +213,8 @@ def build_experience(
     mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
         batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
-        old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, info.epoch, info.step_in_epoch, policy_version, anchor_version,
+        old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, list(places),
+        info.epoch, info.step_in_epoch, policy_version, anchor_version,
         saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
     )  # fmt: skip
 
@@ -290,6 +300,31 @@ def local_portions(items: Sequence[Item], ctx: TrainingLoopContext) -> list[Sequ
     ]
 
 
+def places_of(
+    ctx: TrainingLoopContext, prompts: Sequence[Mapping[str, Any]], delivered: Sequence[str], first: int = 0
+) -> list[int]:
+    """The place of each delivered prompt among all ``prompts``, whose first one stands at ``first``.
+
+    They come in the order in which this process asked for them, perhaps with gaps.
+    """
+    numbered = list(enumerate(prompts, start=first))
+    asked = iter([entry for shard in local_portions(numbered, ctx) for entry in shard])
+    return [next(place for place, row in asked if row["prompt"] is prompt) for prompt in delivered]
+
+
+def local_loader_ranges(num_prompts: int, ctx: TrainingLoopContext) -> list[RowRange]:
+    """The loader batches of this process's part of an optimiser step of ``num_prompts``, empty ones behind them.
+
+    Processes whose parts differ by a prompt may have other numbers of batches, and all of them sample equally often.
+    """
+    accelerator, parts = ctx.runtime.accelerator, ctx.optimization.schedule.grad_accum_steps
+    sizes = [len(range(rank, num_prompts, accelerator.num_processes)) for rank in range(accelerator.num_processes)]
+    own = sizes[accelerator.process_index]
+    most = max(len(loader_ranges(RowRange(0, size), parts)) for size in sizes)
+    ranges = loader_ranges(RowRange(0, own), parts)
+    return ranges + [RowRange(own, own)] * (most - len(ranges))
+
+
 def sample_prompts(
     ctx: TrainingLoopContext,
     resources: StepResources,
@@ -306,9 +341,10 @@ def sample_prompts(
     batches: list[GenerationBatch] = []
     portions: list[RowRange] = []
     kept = 0
-    for shard in local_portions(prompts, ctx):
+    steps = portion_ranges(len(prompts), ctx.optimization.schedule)
+    for step, shard in zip(steps, local_portions(prompts, ctx), strict=True):
         first = kept
-        for part in loader_ranges(RowRange(0, len(shard)), ctx.optimization.schedule.grad_accum_steps):
+        for part in local_loader_ranges(len(step), ctx):
             batch = collect_rollout(
                 shard[part.slice], resources.generator, ctx.generation, agree=agree, required=required
             )
@@ -337,5 +373,5 @@ def _reference(
     else:
         assert resources.reference_scorer is not None
         logp, _ = score_groups(resources.reference_scorer, ctx.runtime.get_ref_model(), tokens, scored)
-    rows = scored.repeat_interleave(tokens.total_sequences // len(scored))
+    rows = scored.repeat_interleave(ctx.generation.num_generations)
     return reference_from_tokens(logp, mask, ctx.scoring.weighting, rows)

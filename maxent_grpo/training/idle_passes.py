@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from accelerate import Accelerator
@@ -13,7 +14,7 @@ from maxent_grpo.training.master_weights import trained_parameters
 from maxent_grpo.training.optim import backward, check_finite_loss
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.policy import TokenScorer
-from maxent_grpo.training.types.rewards import ScoreBatch
+from maxent_grpo.training.types.rewards import PromptCacheEntry, ScoreBatch
 from maxent_grpo.training.types.runtime import TrainingLoopContext
 
 
@@ -31,6 +32,7 @@ def complete_gradient(
     for ever. Where no process had a slice the gradient is zero, as if every group had been run.
     """
     accelerator, dtype = ctx.runtime.accelerator, next(ctx.runtime.model.parameters()).dtype
+    tokens = tokens if tokens.total_sequences else _placeholder(tokens)
     for _ in range(num_slices, most):
         chunks = scorer.assemble(tokens, RowRange(0, 1), dtype)
         loss = scorer.score(ctx.runtime.trained, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0
@@ -38,6 +40,16 @@ def complete_gradient(
         backward(ctx.optimization, accelerator, loss)
     if most == 0:
         zero_gradient(trained_parameters(ctx.optimization.handles.base_optimizer))
+
+
+def _placeholder(tokens: ScoreBatch) -> ScoreBatch:
+    """One row of one token behind a prompt of one, for a process that has no row at all."""
+    ids = torch.full((1, 1), tokens.pad_token_id, dtype=torch.long)
+    prompt = PromptCacheEntry([tokens.pad_token_id], [1])
+    return replace(
+        tokens, prompt_entries=[prompt], completion_ids=ids, completion_attention_mask=torch.ones_like(ids, dtype=torch.bool),
+        total_sequences=1, group_starts=(0,),
+    )  # fmt: skip
 
 
 def zero_gradient(parameters: Iterable[Tensor]) -> None:

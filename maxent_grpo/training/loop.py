@@ -38,6 +38,7 @@ from maxent_grpo.training.metrics import (
     completion_records,
     drain_generation_stats,
     drain_running,
+    generation_metrics,
     machine_metrics,
     step_metrics,
 )
@@ -50,6 +51,7 @@ from maxent_grpo.training.row_stream import DataPosition, RowStream
 from maxent_grpo.training.sampled_rollout import RolloutAhead
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
+from maxent_grpo.training.step_part import StepPart, gather_parts, step_part
 from maxent_grpo.training.stopping import SAID, StopCause, Stopping
 from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
 from maxent_grpo.training.types.flops import Work
@@ -112,6 +114,26 @@ class RunResult:
     """Why it ended before its last step, if somebody wanted it to."""
 
 
+@dataclass(frozen=True)
+class _Done:
+    """A step that was made and is to be recorded."""
+
+    report: StepReport
+    part: StepPart
+    is_overlapped: bool
+
+    @property
+    def work(self) -> StepWork:
+        """What all processes ran for it."""
+        return StepWork(
+            sampled=self.part.sampled,
+            scored=sum((counters.work for counters in self.part.scoring), Work()),
+            trained=self.part.trained,
+            tokens=self.report.trained_tokens,
+            is_overlapped=self.is_overlapped,
+        )
+
+
 def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> RunResult:
     """Train until the schedule's last step, an early stop, a wish to stop, or an error; evaluates before (step 0) and after."""
     total, state = ctx.optimization.schedule.total_training_steps, parts.state
@@ -143,16 +165,18 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
         with parts.profiler.watch(state.global_step + 1):
             report = _take_step(ctx, resources, parts, rollouts)
             with parts.clock.phase("measure"):
-                metrics, work = _measure(ctx, resources, parts, report)
+                part = _gathered(ctx, resources, parts, report)
+                metrics = _measured(ctx, parts, report, part)
+            done = _Done(report, part, _is_overlapped(resources, parts))
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
-            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, report, metrics, work)):
+            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, done, metrics)):
                 rollouts.settle(state.global_step)
                 evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
             is_best, stop = parts.saving.best.update(metrics)
             state.stop_training = stop
-        _record(ctx, parts, report, metrics, work)
+        _record(ctx, parts, done, metrics)
         if _save_due(parts, total, is_best):
             with _saved_if_sampling_fails(ctx, parts, is_best=is_best):
                 rollouts.settle(state.global_step)
@@ -196,7 +220,6 @@ def _take_step(
     buffer.release_if_done()
     state.global_step += 1
     _follow_policy(ctx, resources, parts)
-    state.num_input_tokens_seen += _input_tokens(report)
     return report
 
 
@@ -263,15 +286,28 @@ def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: Lo
             parts.buffer.replace(refresh_reference(ctx, resources, parts.buffer.experience))
 
 
-def _measure(
-    ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, report: StepReport
-) -> tuple[dict[str, float], StepWork]:
+def _gathered(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts, report: StepReport) -> StepPart:
+    """What all processes say of the step, in one exchange; what they counted begins again at zero."""
     scorers = [scorer for scorer in (resources.scorer, resources.reference_scorer) if scorer is not None]
-    counted = [scorer.counters.drain() for scorer in scorers]
-    metrics = step_metrics(report, ctx.scoring.weighting, counted)
-    metrics |= drain_generation_stats(ctx.generation)
+    logging = ctx.logging
+    is_due = logging.completions_due(parts.state.global_step)
+    part = step_part(
+        report,
+        [scorer.counters.drain() for scorer in scorers],
+        resources.sampled.drain(),
+        drain_generation_stats(ctx.generation),
+        completion_records(report, logging.completions_per_step) if is_due else [],
+    )
+    part = gather_parts(ctx.runtime.accelerator, part, report.experience.places[report.groups.slice])
+    parts.state.num_input_tokens_seen += part.input_tokens
+    return part
+
+
+def _measured(ctx: TrainingLoopContext, parts: LoopParts, report: StepReport, part: StepPart) -> dict[str, float]:
+    """The step's numbers but for those of the machine, the same on every process."""
+    metrics = step_metrics(report, part, ctx.scoring.weighting) | generation_metrics(part.generation)
     experience, trained_from = report.experience, parts.state.global_step - 1
-    metrics["generation/staleness"] = trained_from - experience.oldest_version(report.groups)
+    metrics["generation/staleness"] = trained_from - part.oldest_version
     if experience.drawing is not None and experience.anchor_version == trained_from:
         metrics |= drawing_metrics(experience.drawing)
     metrics |= parts.guard.metrics()
@@ -281,34 +317,26 @@ def _measure(
     for name in ("reward/mean", "completion/clipped_ratio"):
         if name in metrics:
             add_running(parts.state, name, metrics[name])
-    work = StepWork(
-        sampled=resources.sampled.drain(),
-        scored=sum((counters.work for counters in counted), Work()),
-        trained=report.work,
-        tokens=report.trained_tokens,
-        is_overlapped=parts.ahead is not None and isinstance(resources.generator, SendingSampler),
-    )
-    return metrics, work
+    return metrics
 
 
-def _record(
-    ctx: TrainingLoopContext,
-    parts: LoopParts,
-    report: StepReport,
-    metrics: dict[str, float],
-    work: StepWork,
-) -> None:
+def _record(ctx: TrainingLoopContext, parts: LoopParts, done: _Done, metrics: dict[str, float]) -> None:
     step = parts.state.global_step
     phases, seconds = parts.clock.drain()
     with parts.clock.phase("log"):
         metrics |= drain_running(parts.state)
-        metrics |= machine_metrics(phases, seconds) | throughput_metrics(work, phases, seconds, parts.yardstick)
+        metrics |= machine_metrics(phases, seconds, ctx.runtime.accelerator)
+        metrics |= throughput_metrics(done.work, phases, seconds, parts.yardstick)
         for sentence in parts.health.see(step, metrics, ctx.generation.max_completion_len):
             logger.warning("%s", sentence)
         ctx.logging.write_metrics(step, metrics)
-        ctx.logging.write_completions(step, completion_records(report))
+        ctx.logging.write_completions(step, [record for group in done.part.completions for record in group])
         if ctx.runtime.accelerator.is_main_process:
             write_state(parts.controller, ctx.controller, ctx.logging.run_dir, step=step)
+
+
+def _is_overlapped(resources: StepResources, parts: LoopParts) -> bool:
+    return parts.ahead is not None and isinstance(resources.generator, SendingSampler)
 
 
 def _evaluates(ctx: TrainingLoopContext, resources: StepResources) -> bool:
@@ -370,10 +398,3 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
             ) from error
         ctx.runtime.accelerator.wait_for_everyone()  # a step that nobody has saved is not one to go on from
     parts.saving.newest = step
-
-
-def _input_tokens(report: StepReport) -> float:
-    """Prompt and completion tokens that the step fed to training, each prompt once per completion."""
-    tokens, rows = report.experience.tokens, report.experience.rows(report.groups).slice
-    prompts = sum(entry.length for entry in tokens.prompt_entries[rows])
-    return float(prompts + int(tokens.completion_attention_mask[rows].sum()))

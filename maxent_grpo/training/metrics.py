@@ -9,35 +9,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
+from maxent_grpo.distributed import global_maxima
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES
 from maxent_grpo.objective.weights import group_divergence, weight_entropy
-from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.diagnostics import StepSums, length_stats
 from maxent_grpo.training.metric_table import metric_info
 from maxent_grpo.training.scoring.policy import ScoringCounters
 from maxent_grpo.training.step import StepReport
-from maxent_grpo.training.targets import SequenceTargets, policy_group_log_probs
+from maxent_grpo.training.step_part import LossSums, RolloutReference, StepGroups, StepPart
 from maxent_grpo.training.term_metrics import term_metrics
-from maxent_grpo.training.types.choices import FinishReason
-from maxent_grpo.training.types.rewards import CompletionRecord, LossOutputs
+from maxent_grpo.training.types.rewards import CompletionRecord
 from maxent_grpo.training.types.runtime import GenerationSettings, TrainingLoopState
 from maxent_grpo.training.types.weighting import WeightingSettings
 
 
-def step_metrics(
-    report: StepReport, weighting: WeightingSettings, scoring: Sequence[ScoringCounters]
-) -> dict[str, float]:
-    """The numbers of one optimiser step; ``scoring`` is what each scorer did since the last one."""
-    rows = report.experience.rows(report.groups).slice
+def step_metrics(report: StepReport, part: StepPart, weighting: WeightingSettings) -> dict[str, float]:
+    """The numbers of one optimiser step.
+
+    Args:
+        report: the step; what is read of it is the same on every process.
+        part: the step's groups, counts and sums, of all processes.
+        weighting: how utilities become weights.
+    """
+    groups, scoring = part.groups, part.scoring
     metrics = {
-        **_reward_metrics(report, rows),
-        **_length_metrics(report, rows),
-        **_loss_metrics(report.losses),
-        **_policy_metrics(report),
+        **_reward_metrics(report, part),
+        **_length_metrics(groups),
+        **_loss_metrics(part.losses),
+        **_policy_metrics(report, part.losses),
         **_mismatch_metrics(report.sums, corrected=report.is_corrected),
-        **_reference_metrics(report),
-        **_weight_metrics(report.targets, report.scores, _scored(report)),
+        **_reference_metrics(part.reference),
+        **_weight_metrics(groups),
         "weights/effective_temperature": weighting.q_temperature * (report.values.tau + report.values.beta),
         "controller/tau": report.values.tau,
         "controller/beta": report.values.beta,
@@ -50,7 +54,7 @@ def step_metrics(
         "scoring/fed_tokens": sum(counters.fed_tokens for counters in scoring),
         "scoring/scored_tokens": sum(counters.scored_tokens for counters in scoring),
         **_padding_metrics(scoring),
-        "scoring/skipped_sequences": float((~_scored(report)).sum() * report.experience.group_size),
+        "scoring/skipped_sequences": float((~groups.scored).sum() * report.experience.group_size),
         "data/epoch": report.experience.epoch,
         "data/step_in_epoch": report.experience.step_in_epoch,
     }
@@ -67,12 +71,17 @@ def _is_known_without_update(name: str, value: float) -> bool:
     return not name.startswith(of_the_passes) and math.isfinite(value)
 
 
-def drain_generation_stats(generation: GenerationSettings) -> dict[str, float]:
+def drain_generation_stats(generation: GenerationSettings) -> dict[str, int]:
     """The sampler's counters since the last step; they start again at zero."""
-    drained = {f"generation/{name}": float(count) for name, count in generation.generation_stats.items()}
+    drained = dict(generation.generation_stats)
     for name in generation.generation_stats:
         generation.generation_stats[name] = 0
     return drained
+
+
+def generation_metrics(counts: Mapping[str, int]) -> dict[str, float]:
+    """The sampler's counters under the names of the table."""
+    return {f"generation/{name}": float(count) for name, count in counts.items()}
 
 
 def drain_running(state: TrainingLoopState) -> dict[str, float]:
@@ -89,16 +98,15 @@ def add_running(state: TrainingLoopState, name: str, value: float) -> None:
     state.metric_counts[name] = state.metric_counts.get(name, 0) + 1
 
 
-def machine_metrics(phases: Mapping[str, float], total: float) -> dict[str, float]:
-    """Time of each phase, of the step and of what no phase claims; peak memory."""
+def machine_metrics(phases: Mapping[str, float], total: float, accelerator: Accelerator) -> dict[str, float]:
+    """Time of each phase, of the step and of what no phase claims; peak memory, of the process that has most."""
     # ru_maxrss is in KiB on Linux and in bytes on macOS
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
     return {
         **{f"time/{name}_seconds": seconds for name, seconds in phases.items()},
         "time/other_seconds": max(total - sum(phases.values()), 0.0),
         "time/step_seconds": total,
-        "memory/peak_rss_mib": peak,
-        **_gpu_memory(),
+        **global_maxima(accelerator, {"memory/peak_rss_mib": peak, **_gpu_memory()}),
     }
 
 
@@ -108,23 +116,26 @@ def _gpu_memory() -> dict[str, float]:
     return {"memory/peak_cuda_mib": torch.cuda.max_memory_allocated() / 1024**2}
 
 
-def completion_records(report: StepReport) -> list[dict[str, Any]]:
-    """The completions of a step as written to the completions file, group by group."""
+def completion_records(report: StepReport, most: int) -> list[list[dict[str, Any]]]:
+    """The completions of a step as written to the completions file, by group; of the first groups with ``most`` completions."""
     experience, rewards = report.experience, report.experience.rewards
-    rows = experience.rows(report.groups)
+    rows, size = experience.rows(report.groups), experience.group_size
+    last = min(rows.last, rows.first + size * -(-most // size))
     weights = report.targets.log_weights.exp().flatten().tolist()
     # of a group that was not run the reference's score is not known, nor therefore its weights
     is_known = torch.ones(len(report.groups), dtype=torch.bool)
     if experience.reference is not None and report.scored is not None:
         is_known = report.scored
     has_weight = is_known.repeat_interleave(experience.group_size).tolist()
-    records = []
-    for n in range(rows.first, rows.last):
+    records: list[list[dict[str, Any]]] = []
+    for n in range(rows.first, last):
         record = (rewards.ref_logprob_meta or [])[n]
         assert isinstance(record, CompletionRecord)
         sampled, verdict = (rewards.pairs.metadata or [])[n], (rewards.completion_metadata or [])[n]
         rewarded = {name: values[n] for name, values in rewards.per_reward_values.items()}
-        records.append(
+        if (n - rows.first) % size == 0:
+            records.append([])
+        records[-1].append(
             {
                 "row_id": sampled["row_id"],
                 "prompt": str(rewards.pairs.prompts[n]),
@@ -150,60 +161,37 @@ def _padding_metrics(scoring: Sequence[ScoringCounters]) -> dict[str, float]:
     return {"scoring/padding_ratio": sum(counters.fed_tokens for counters in scoring) / real} if real else {}
 
 
-def _scored(report: StepReport) -> torch.Tensor:
-    """[P] groups of the step that were run through the model."""
-    return torch.ones(len(report.groups), dtype=torch.bool) if report.scored is None else report.scored
-
-
-def _reward_metrics(report: StepReport, rows: slice) -> dict[str, float]:
-    rewards, targets, graded = report.experience.rewards, report.targets, report.experience.graded
+def _reward_metrics(report: StepReport, part: StepPart) -> dict[str, float]:
+    rewards, groups = report.experience.rewards, part.groups
     # what the completions earned, rather than the shaped utilities that credit sees
-    known = torch.tensor(rewards.total_utils[rows], dtype=torch.float64).view_as(targets.valid)[targets.valid]
-    metrics = {"reward/abstained": float(graded.abstentions)}
+    known = groups.earned[groups.valid]
+    metrics = {"reward/abstained": float(part.abstentions)}
     if known.numel():
         metrics["reward/mean"], metrics["reward/std"] = float(known.mean()), float(known.std(correction=0))
-        if rewards.shaped_utils is not None:
-            shaped = torch.tensor(rewards.shaped_utils[rows], dtype=torch.float64).view_as(targets.valid)
-            metrics["reward/shaped_mean"] = float(shaped[targets.valid].mean())
+        if groups.shaped is not None:
+            metrics["reward/shaped_mean"] = float(groups.shaped[groups.valid].mean())
     rollout = {"reward/rollout_mean": rewards.train_reward_mean, "reward/rollout_std": rewards.train_reward_std}
     # a rollout of one step's prompts has that step's moments, which stand under reward/mean and reward/std
     if len(report.experience.portions) > 1 and not math.isnan(rewards.train_reward_mean):
         metrics |= rollout
-    metrics.update(term_metrics(graded, rows))
-    metrics.update(_rejections(graded, rows))
-    spread = [_equal(utilities[valid]) for utilities, valid in zip(targets.utilities, targets.valid, strict=True)]
+    metrics |= term_metrics(groups.terms, part.failures, part.logged)
+    metrics |= {f"reward/rejected/{reason}": float(count) for reason, count in part.rejected.items()}
+    spread = [_equal(utilities[valid]) for utilities, valid in zip(groups.utilities, groups.valid, strict=True)]
     metrics["reward/equal_groups"] = sum(spread) / max(len(spread), 1)
-    metrics["advantage/abs_mean"] = float(targets.advantages.abs().mean())
-    metrics.update(_row_weight_metrics(report))
+    metrics["advantage/abs_mean"] = float(groups.advantages.abs().mean())
+    metrics |= _row_weight_metrics(groups)
     if rewards.entropy_bonus_scale is not None:
         metrics["reward/entropy_bonus_scale"] = rewards.entropy_bonus_scale
-    modes = [entry["mode"] for entry in (rewards.completion_metadata or [])[rows]]
-    size = targets.group_size
-    distinct = [len(set(modes[at : at + size]) - {None}) for at in range(0, len(modes), size)]
-    metrics["completion/distinct_modes"] = sum(distinct) / max(len(distinct), 1)
+    metrics["completion/distinct_modes"] = int(groups.distinct_modes.sum()) / max(len(groups), 1)
     return metrics
-
-
-def _rejections(graded: GradedRollout, rows: slice) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for entry in graded.metadata[rows]:
-        if entry["reason"]:
-            name = f"reward/rejected/{entry['reason']}"
-            counts[name] = counts.get(name, 0.0) + 1.0
-    return counts
 
 
 def _equal(utilities: torch.Tensor) -> bool:
     return utilities.numel() < 2 or float(utilities.max() - utilities.min()) <= EQUAL_UTILITIES
 
 
-def _length_metrics(report: StepReport, rows: slice) -> dict[str, float]:
-    records = report.experience.graded.records[rows]
-    lengths = [len(record.token_ids) for record in records]
-    stats = length_stats(lengths, [record.finish_reason is FinishReason.length for record in records])
-    attended = report.experience.tokens.completion_attention_mask[rows]
-    tail = report.experience.tokens.score_tail_tokens
-    masked = 0 if tail is None else int((attended.sum(dim=-1) - tail).clamp(min=0).sum())
+def _length_metrics(groups: StepGroups) -> dict[str, float]:
+    stats = length_stats(groups.lengths.flatten().tolist(), groups.cut.flatten().tolist())
     return {
         "completion/min_length": stats.min_length,
         "completion/mean_length": stats.mean_length,
@@ -211,35 +199,32 @@ def _length_metrics(report: StepReport, rows: slice) -> dict[str, float]:
         "completion/clipped_ratio": stats.clipped_ratio,
         "completion/mean_terminated": stats.mean_terminated,
         "completion/max_terminated": stats.max_terminated,
-        "completion/tail_masked_tokens": float(masked),
+        "completion/tail_masked_tokens": float(groups.outside_tail.sum()),
     }
 
 
-def _loss_metrics(losses: list[LossOutputs]) -> dict[str, float]:
+def _loss_metrics(losses: LossSums) -> dict[str, float]:
     metrics = {
-        "loss/total": sum(loss.total_loss_scalar for loss in losses),
-        "loss/policy": sum(loss.policy_loss_scalar for loss in losses),
-        "loss/listwise": sum(loss.scalars.listwise_loss for loss in losses),
-        "loss/kl": sum(loss.kl_loss_scalar for loss in losses),
-        "loss/weighted_kl": sum(loss.weighted_kl_loss_scalar for loss in losses),
-        "loss/entropy": sum(loss.scalars.entropy_loss for loss in losses),
+        "loss/total": losses.total,
+        "loss/policy": losses.policy,
+        "loss/listwise": losses.listwise,
+        "loss/kl": losses.kl,
+        "loss/weighted_kl": losses.weighted_kl,
+        "loss/entropy": losses.entropy,
     }
-    clipped = [loss.clip_loss_scalar for loss in losses if loss.clip_loss_scalar is not None]
-    if clipped:
-        metrics["loss/clip"] = sum(clipped)
+    if losses.clip is not None:
+        metrics["loss/clip"] = losses.clip
     return metrics
 
 
-def _policy_metrics(report: StepReport) -> dict[str, float]:
+def _policy_metrics(report: StepReport, losses: LossSums) -> dict[str, float]:
     sums, diagnostics = report.sums, report.sums.diagnostics()
     tokens = max(sums.tokens, 1.0)
-    log_ratio = sum(float(loss.log_ratio_train.abs().sum()) for loss in report.losses)
-    denominator = sum(float(loss.denom_tok_tensor.sum()) for loss in report.losses)
     metrics = {
         "policy/ratio_mean": sums.ratio_sum / tokens,
         "policy/ratio_max": sums.ratio_max,
         "policy/behaviour_logp_mean": sums.behaviour_logp / tokens,
-        "policy/log_ratio_abs_mean": log_ratio / max(denominator, 1.0),
+        "policy/log_ratio_abs_mean": losses.log_ratio / max(losses.tokens, 1.0),
         "policy/clip_ratio": diagnostics.clip_ratio,
         "policy/clip_ratio_low_mean": diagnostics.clip_ratio_low_mean,
         "policy/clip_ratio_low_min": diagnostics.clip_ratio_low_min,
@@ -270,22 +255,21 @@ def _mismatch_metrics(sums: StepSums, *, corrected: bool) -> dict[str, float]:
     return metrics | {"mismatch/raw_min": sums.raw_min, "mismatch/raw_max": sums.raw_max}
 
 
-def _row_weight_metrics(report: StepReport) -> dict[str, float]:
+def _row_weight_metrics(groups: StepGroups) -> dict[str, float]:
     """How a group's advantages are weighted, and each group's beside the others."""
-    rewards, targets, groups = report.experience.rewards, report.targets, report.groups.slice
     metrics: dict[str, float] = {}
-    if rewards.seed_semantic_entropies is not None and rewards.seed_advantage_scales is not None:
-        metrics["advantage/answer_entropy"] = _mean(rewards.seed_semantic_entropies[groups])
-        metrics["advantage/answer_entropy_discount"] = _mean(rewards.seed_advantage_scales[groups])
-    if rewards.row_weights is None:
+    if groups.answer_entropy is not None and groups.discount is not None:
+        metrics["advantage/answer_entropy"] = _mean(groups.answer_entropy.tolist())
+        metrics["advantage/answer_entropy_discount"] = _mean(groups.discount.tolist())
+    if groups.row_weights is None:
         return metrics
-    weights = torch.tensor(rewards.row_weights[groups], dtype=torch.float64)
-    counted = (weights > 0) & targets.valid
+    weights = groups.row_weights
+    counted = (weights > 0) & groups.valid
     if not bool(counted.any()):
         return metrics
-    count = targets.valid.sum(dim=-1).clamp(min=1)
-    metrics["advantage/prompt_scale"] = float(((weights * targets.valid).sum(dim=-1) / count).mean())
-    some, right = counted.any(dim=-1), targets.right
+    count = groups.valid.sum(dim=-1).clamp(min=1)
+    metrics["advantage/prompt_scale"] = float(((weights * groups.valid).sum(dim=-1) / count).mean())
+    some, right = counted.any(dim=-1), groups.right
     shares = torch.where(counted, weights, 0.0)[some]
     shares = shares / shares.sum(dim=-1, keepdim=True)
     return metrics | {
@@ -298,30 +282,27 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / max(len(values), 1)
 
 
-def _reference_metrics(report: StepReport) -> dict[str, float]:
-    reference, experience = report.experience.reference, report.experience
-    if reference is None or not bool(experience.scored.any()):
+def _reference_metrics(reference: RolloutReference | None) -> dict[str, float]:
+    if reference is None or not reference.completions:
         return {}
-    rows = experience.scored.repeat_interleave(experience.group_size).to(reference.ref_logp_sum.device)
-    tokens = reference.ref_tok_counts[rows].sum().clamp(min=1)
     return {
-        "reference/logp_mean": reference.ref_logp_mean,
-        "reference/token_logp_mean": float(reference.ref_logp_sum_raw[rows].sum() / tokens),
-        "reference/mean_length": reference.avg_completion_tokens,
-        "reference/score_mean": float(reference.ref_logp_sum[rows].mean()),
+        "reference/logp_mean": reference.logp_mean,
+        "reference/token_logp_mean": reference.token_logp_mean,
+        "reference/mean_length": reference.mean_length,
+        "reference/score_mean": reference.score_mean,
     }
 
 
-def _weight_metrics(targets: SequenceTargets, scores: torch.Tensor, scored: torch.Tensor) -> dict[str, float]:
-    part = targets.listwise_valid.any(dim=-1)
+def _weight_metrics(groups: StepGroups) -> dict[str, float]:
+    part = groups.takes_part.any(dim=-1)
     metrics = {"weights/groups": float(part.sum())}
-    part = part & scored
+    part = part & groups.scored
     if not bool(part.any()):
         return metrics
-    log_w, log_p = targets.log_weights[part], policy_group_log_probs(targets, scores)[part]
+    log_w, log_p = groups.log_weights[part], groups.log_policy[part]
     entropy, policy_entropy = weight_entropy(log_w), weight_entropy(log_p)
     weights, policy = log_w.exp(), log_p.exp()
-    wrong = ~targets.right[part]
+    wrong = ~groups.right[part]
     return metrics | {
         "weights/entropy": float(entropy.mean()),
         "weights/effective_size": float(entropy.exp().mean()),

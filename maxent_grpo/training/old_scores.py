@@ -123,7 +123,7 @@ def score_groups(
     scorer: TokenScorer, model: PreTrainedModel, tokens: ScoreBatch, groups: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs and entropies [N, T] without gradient of the marked groups [P], 0 for the others."""
-    size = tokens.total_sequences // len(groups)
+    size = tokens.total_sequences // max(len(groups), 1)
     part = select_groups(tokens, groups, size)
     if part.total_sequences == 0:
         nothing = torch.zeros(tokens.completion_ids.shape, device=next(model.parameters()).device)

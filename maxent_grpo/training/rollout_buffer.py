@@ -74,6 +74,7 @@ def experience_to_tree(experience: Experience) -> dict[str, Any]:
     return {
         **groups_to_tree((experience.batch, experience.graded)),
         "portions": [[portion.first, portion.last] for portion in experience.portions],
+        "places": list(experience.places),
         "epoch": experience.epoch,
         "step_in_epoch": experience.step_in_epoch,
         "version": experience.policy_version,

@@ -94,6 +94,7 @@ def groups_to_tree(sampled: Groups) -> dict[str, Any]:
         "failures": [dict(entry["failures"]) for entry in graded.metadata],
         "extra": [dict(entry["extra"]) for entry in graded.metadata],
         "logged": {name: list(numbers) for name, numbers in graded.logged.items()},
+        "group_size": graded.group_size,
         "abstentions": graded.abstentions,
     }
 
@@ -124,7 +125,7 @@ def groups_from_tree(tree: Mapping[str, Any]) -> Groups:
             metadata=[record.to_trl_payload() for record in records],
         ),
         records=records,
-        group_size=sizes[0],
+        group_size=int(tree["group_size"]) if "group_size" in tree else sizes[0],
         utilities=list(tree["utilities"]),
         per_term={name: list(values) for name, values in tree["per_term"].items()},
         metadata=metadata,

@@ -20,6 +20,8 @@ class SampledRollout:
     """In the order in which they train."""
     portions: list[RowRange]
     """Groups of each optimiser step of one pass over the rollout."""
+    places: list[int]
+    """Where each group stands in the order of the rollout's rows; no two of all processes have the same."""
     epoch: int
     step_in_epoch: int
     version: int
@@ -51,11 +53,17 @@ class RolloutAhead:
         self.rollout = None if state["rollout"] is None else _from_tree(state["rollout"])
 
 
+def saved_places(tree: Mapping[str, Any]) -> list[int]:
+    """The places of a saved rollout's groups; checkpoints that do not say are of one process, which has them all in order."""
+    return [int(place) for place in tree.get("places", range(len(tree["prompts"])))]
+
+
 def _to_tree(rollout: SampledRollout) -> dict[str, Any]:
     assert rollout.earlier is None, "what is sampled ahead is scored when it trains"
     return {
         **groups_to_tree(rollout.groups),
         "portions": [[portion.first, portion.last] for portion in rollout.portions],
+        "places": list(rollout.places),
         "epoch": rollout.epoch,
         "step_in_epoch": rollout.step_in_epoch,
         "version": rollout.version,
@@ -69,6 +77,7 @@ def _from_tree(tree: Mapping[str, Any]) -> SampledRollout:
     return SampledRollout(
         groups_from_tree(tree),
         [RowRange(first, last) for first, last in tree["portions"]],
+        saved_places(tree),
         int(tree["epoch"]),
         int(tree["step_in_epoch"]),
         int(tree["version"]),

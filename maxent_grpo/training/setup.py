@@ -70,7 +70,7 @@ from maxent_grpo.training.reward_terms import build_rewards
 from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.row_stream import DataPosition
 from maxent_grpo.training.run_facts import facts
-from maxent_grpo.training.sampled_rollout import RolloutAhead
+from maxent_grpo.training.sampled_rollout import RolloutAhead, saved_places
 from maxent_grpo.training.samplers import TRAIN, local_generator, sampled_distribution
 from maxent_grpo.training.sampling_engine import sampling_engine
 from maxent_grpo.training.scoring.batch import RowRange
@@ -160,7 +160,10 @@ def _run(
     resources = _resources(config, ctx, task, row_renderer(config, loaded), make_generator)
     parts = _loop_parts(config, ctx, resources, train)
     parts.until, parts.stopping = until, stopping
-    parts.yardstick = yardstick(loaded.model, str(config.model.dtype), accelerator.device, handles.write_note)
+    parts.yardstick = yardstick(
+        loaded.model, str(config.model.dtype), accelerator.device, handles.write_note,
+        num_processes=accelerator.num_processes,
+    )  # fmt: skip
     install_meta(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
@@ -319,7 +322,7 @@ def _loop_parts(
     ) -> Experience:
         info = StepBatchInfo(int(tree["epoch"]), int(tree["step_in_epoch"]), [])
         return build_experience(
-            ctx, resources, batch, graded, portions, clock, info,
+            ctx, resources, batch, graded, portions, clock, info, places=saved_places(tree),
             policy_version=int(tree["version"]), anchor_version=int(tree["anchor"]), saved=tree,
         )  # fmt: skip
 

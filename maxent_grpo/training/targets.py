@@ -105,7 +105,7 @@ def group_evidence(
         behaviour_scores: [P, G] scores under the sampler, where the method looks at them.
         counted: [P] groups that the loss is made of; None is all.
     """
-    q = torch.tensor(rewards.q_grouped, dtype=torch.float64)
+    q = torch.tensor(rewards.q_grouped, dtype=torch.float64).view_as(valid)
     utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(q)
     right = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q) >= weighting.right_threshold
     takes_part = valid & complete
@@ -136,7 +136,7 @@ def sequence_targets(
 
     With ``soft`` the advantages are those of the regularised reward r / T_q - tau s + beta (s_ref - s), centred.
     """
-    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64)
+    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64).view_as(evidence.valid)
     log_q, takes_part, utilities = evidence.log_q, evidence.takes_part, evidence.utilities
     log_reference = torch.zeros_like(log_q) if evidence.log_reference is None else evidence.log_reference
     log_weights = maxent_log_weights(log_q, log_reference, takes_part, tau=values.tau, beta=values.beta)

@@ -3,7 +3,8 @@
     mfu = useful operations / (seconds * peak)
 
 with the useful operations of ``training.types.flops`` and the peak of ``telemetry.matmul_peak``, the rate at which this machine
-multiplies large matrices of the model's type with the run's threads. Both are of one process.
+multiplies large matrices of the model's type with the run's threads. Both are of all processes together: operations are added
+up, the time is that of the main process, and the peak is its own times their number.
 """
 
 from __future__ import annotations
@@ -31,13 +32,18 @@ class Yardstick:
 
     shape: ComputeShape
     peak: float
-    """Of matrix products [FLOP/s]."""
+    """Of matrix products, of all processes together [FLOP/s]."""
 
 
 def yardstick(
-    model: PreTrainedModel, dtype: str, device: torch.device, note: Callable[[str], object]
+    model: PreTrainedModel,
+    dtype: str,
+    device: torch.device,
+    note: Callable[[str], object],
+    *,
+    num_processes: int = 1,
 ) -> Yardstick | None:
-    """The model's operations and the machine's rate, which is measured where nobody has yet; ``note`` is told of it.
+    """The model's operations and the processes' rate, which is measured where nobody has yet; ``note`` is told of it.
 
     None for a model whose operations are not known.
     """
@@ -47,12 +53,12 @@ def yardstick(
     peak, said = known_peak(dtype, device)
     if said:
         note(said)
-    return Yardstick(shape, peak * 1e9)
+    return Yardstick(shape, peak * 1e9 * num_processes)
 
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What was run for a step since the line before."""
+    """What was run for a step since the line before, over all processes."""
 
     sampled: SamplingCounters
     scored: Work
@@ -60,7 +66,7 @@ class StepWork:
     trained: Work
     """Passes with a backward pass."""
     tokens: int
-    """Completion tokens trained, over all processes."""
+    """Completion tokens trained."""
     is_overlapped: bool = False
     """Whether sampling goes on while other phases do, so that its own phase is only what was waited for it."""
 

@@ -41,7 +41,8 @@ def scored_groups(
     trained = mask.any(dim=-1).cpu().view_as(valid) & counted.unsqueeze(-1)
     if not method.skips_silent_groups:
         return trained.any(dim=-1)
-    credit = (trained & torch.tensor(rewards.advantage.grouped, dtype=torch.float64).ne(0)).any(dim=-1)
+    advantages = torch.tensor(rewards.advantage.grouped, dtype=torch.float64).view_as(valid)
+    credit = (trained & advantages.ne(0)).any(dim=-1)
     if method.is_listwise:
         evidence = group_evidence(rewards, valid, complete, None, scoring.weighting, counted=counted)
         credit = credit | evidence.takes_part.any(dim=-1)

@@ -14,8 +14,9 @@ from torch import Tensor
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.experience import Experience, ready_to_train, sample_rollout
 from maxent_grpo.training.loop import LoopParts
-from maxent_grpo.training.metrics import step_metrics
+from maxent_grpo.training.metrics import drain_generation_stats, generation_metrics, step_metrics
 from maxent_grpo.training.step import StepReport, train_step
+from maxent_grpo.training.step_part import gather_parts, step_part
 from maxent_grpo.training.types.runtime import StepBatchInfo, StepResources, TrainingLoopContext
 from maxent_grpo.training.types.samplers import VersionedSampler
 
@@ -91,7 +92,12 @@ class Laboratory:
             self.parts.clock,
             step=portion + 1,
         )
-        metrics = step_metrics(report, self.ctx.scoring.weighting, [scorer.counters.drain() for scorer in scorers])
+        counted = [scorer.counters.drain() for scorer in scorers]
+        part = step_part(
+            report, counted, self.resources.sampled.drain(), drain_generation_stats(self.ctx.generation), []
+        )
+        part = gather_parts(self.ctx.runtime.accelerator, part, experience.places[report.groups.slice])
+        metrics = step_metrics(report, part, self.ctx.scoring.weighting) | generation_metrics(part.generation)
         return Outcome(report, metrics, self._gradient, self.weights())
 
     def weights(self) -> dict[str, Tensor]:

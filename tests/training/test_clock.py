@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from accelerate import Accelerator
 from support.runs import configured, inside_run, train
 
 from maxent_grpo.report.read import read_metrics
@@ -118,9 +119,10 @@ def test_no_work_of_a_step_is_left_unclaimed(tmp_path: Path) -> None:
 
 
 def test_a_gpu_has_a_peak_of_its_own() -> None:
-    assert "memory/peak_cuda_mib" not in machine_metrics({}, 1.0) or torch.cuda.is_available()
+    accelerator = Accelerator(cpu=True)
+    assert "memory/peak_cuda_mib" not in machine_metrics({}, 1.0, accelerator) or torch.cuda.is_available()
     with (
         patch.object(metrics_module.torch.cuda, "is_available", lambda: True),
         patch.object(metrics_module.torch.cuda, "max_memory_allocated", lambda: 3 * 2**20),
     ):
-        assert machine_metrics({}, 1.0)["memory/peak_cuda_mib"] == 3.0
+        assert machine_metrics({}, 1.0, accelerator)["memory/peak_cuda_mib"] == 3.0

@@ -19,7 +19,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from maxent_grpo.distributed import global_sum
+from maxent_grpo.distributed import gather_all, global_sum
 from maxent_grpo.objective.logprobs import sequence_score, sequence_sum
 from maxent_grpo.objective.meta import TargetGroups, weight_derivatives
 from maxent_grpo.training.forward import evaluation_mode
@@ -42,6 +42,7 @@ class ObservedStep:
 
     step: int
     row_ids: set[str]
+    """Of the step's groups, of all processes."""
     applied: AppliedGradient
     directions: list[list[Tensor]]
     """For tau, and for beta where it is adapted: sum_i (dw_i/dphi) scale/N_grp grad s_i(theta), one tensor per trained parameter."""
@@ -78,7 +79,8 @@ class FirstOrderObjective:
         optimization = context.optimization
         optimizer = optimization.handles.base_optimizer
         applied = applied_gradient(optimizer, optimization.schedule.max_grad_norm)
-        row_ids = {group[0].row_id for group in inner.experience.batch.records[inner.groups.slice]}
+        own = [group[0].row_id for group in inner.experience.batch.records[inner.groups.slice]]
+        row_ids = {row_id for ids in gather_all(context.runtime.accelerator, own) for row_id in ids}
         with _own_randomness(context):
             directions = self._directions(context, inner, live_parameters(optimizer))
         self._seen = ObservedStep(inner.step, row_ids, applied, directions)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maxent_grpo.distributed import global_sum
+from maxent_grpo.distributed import any_rank, global_sum
 from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.rewards.batch import TrainerState
-from maxent_grpo.training.credit import grade_rollout
+from maxent_grpo.training.credit import grade_rollout, nothing_graded
 from maxent_grpo.training.experience import rollout_tokens
 from maxent_grpo.training.generation.rollout import collect_rollout
 from maxent_grpo.training.generation.streams import batch_uniforms
@@ -59,9 +60,12 @@ class HeldOutRollouts:
             self.generator.begin_rollout(step)
         # counters of their own: generation/* speaks about the rollouts that are trained on
         settings = replace(ctx.generation, generation_stats=dict.fromkeys(GENERATION_COUNTERS, 0))
-        batch = collect_rollout(chosen, self.generator, settings)
+        batch = collect_rollout(chosen, self.generator, settings, agree=partial(any_rank, accelerator))
         state = TrainerState(step, ctx.optimization.schedule.total_training_steps)
-        graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward, state)
+        if batch.prompts:
+            graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward, state)
+        else:  # of fewer prompts than processes some have none
+            graded = nothing_graded(ctx.reward, settings.num_generations)
         tokens, valid, _, _ = rollout_tokens(ctx, batch, graded)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
         count, total = global_sum(accelerator, [float(valid.sum()), float(utilities[valid].sum())])

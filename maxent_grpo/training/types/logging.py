@@ -50,8 +50,12 @@ class LoggingHandles:
         for writer in self.writers:
             writer.write_metrics(step, metrics)
 
+    def completions_due(self, step: int) -> bool:
+        """Whether completions of optimiser step ``step`` are recorded."""
+        return self.completions_every > 0 and step % self.completions_every == 0
+
     def write_completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        if self.completions_every and step % self.completions_every == 0:
+        if self.completions_due(step):
             for writer in self.writers:
                 writer.write_completions(step, records[: self.completions_per_step])
 
