@@ -6,9 +6,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 from maxent_grpo.config.contradictions_method import has_ratio
-from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
+from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode, WeightTransfer
 from maxent_grpo.config.model import Dtype
 from maxent_grpo.config.ranges import VLLM_PENALTY
 from maxent_grpo.config.resolve import longest_sequence
@@ -18,6 +19,7 @@ from maxent_grpo.training.types.choices import BehaviorSource
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2
 """vLLM raises lower temperatures above 0 to the first, and refuses higher ones than the second."""
+_HERE = ("localhost", "127.0.0.1", "::1")
 _URL = re.compile(r"https?://[^/\s,]+(:\d+)?")
 
 Rule = Callable[[RootConfig, VllmGenerationConfig], Iterator[str]]
@@ -55,6 +57,73 @@ def _where(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str
         yield (
             "generation.engine.extra_args holds --api-key: a server of the run's own listens on loopback and the run sends no "
             "key, which would stand in its log; leave it out"
+        )
+
+
+def _transfer(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[str]:
+    """How weights go to servers, and which GPUs these have."""
+    way, engine, url = generation.weight_transfer, generation.engine, generation.vllm.url
+    said = f"generation.weight_transfer={way}"
+    colocated = generation.vllm_mode is VllmMode.colocate
+    if engine.devices and (colocated or url is not None):
+        yield (
+            f"generation.engine.devices={engine.devices} with "
+            f"{'generation.vllm_mode=colocate' if colocated else f'generation.vllm.url={url}'}: these are the GPUs of a server that "
+            f"the run launches; write generation.engine.devices=[]"
+        )
+    elif engine.devices and len(set(engine.devices)) < max(engine.tensor_parallel_size, len(engine.devices)):
+        yield (
+            f"generation.engine.devices={engine.devices} with generation.engine.tensor_parallel_size="
+            f"{engine.tensor_parallel_size}: an engine is spread over as many different GPUs; name that many, each once"
+        )
+    if way not in (WeightTransfer.nccl, WeightTransfer.ipc):
+        return
+    if config.run.device is DeviceChoice.cpu:
+        yield f"{said} with run.device=cpu: it goes from GPU to GPU; write generation.weight_transfer=reload"
+    if colocated:
+        yield (
+            f"{said} with generation.vllm_mode=colocate: it goes from one process to another, and the engine is in this one; write "
+            f"generation.weight_transfer=reload or generation.vllm_mode=server"
+        )
+        return
+    for path, value in (
+        ("generation.async_steps", generation.async_steps),
+        ("generation.vllm.sync_interval", generation.vllm.sync_interval - 1),
+    ):
+        if value:
+            shown = value + (path == "generation.vllm.sync_interval")
+            yield (
+                f"{said} with {path}={shown}: a server that is started anew while it samples needs the weights of its rollout, "
+                f"which the trainer no longer has by then and only a snapshot keeps; write generation.weight_transfer=reload or "
+                f"{path}={shown - value}"
+            )
+    if way is WeightTransfer.nccl and url is None and not engine.devices:
+        yield (
+            f"{said} with generation.engine.devices=[]: the server that is launched would take the trainer's GPU, and NCCL goes "
+            f"between two; name others with generation.engine.devices=[1], or write generation.weight_transfer=ipc"
+        )
+    if way is WeightTransfer.ipc:
+        yield from _one_gpu(said, generation)
+
+
+def _one_gpu(said: str, generation: VllmGenerationConfig) -> Iterator[str]:
+    """CUDA IPC lends memory of one GPU to another process on it."""
+    engine, url = generation.engine, generation.vllm.url
+    if engine.devices:
+        yield (
+            f"{said} with generation.engine.devices={engine.devices}: the server has to share the trainer's GPU; write "
+            f"generation.engine.devices=[] or generation.weight_transfer=nccl"
+        )
+    if engine.tensor_parallel_size > 1 and url is None:
+        yield (
+            f"{said} with generation.engine.tensor_parallel_size={engine.tensor_parallel_size}: only one of these GPUs is the "
+            f"trainer's; write generation.engine.tensor_parallel_size=1 or generation.weight_transfer=nccl"
+        )
+    far = [part for part in (url or "").split(",") if part and urlsplit(part.strip()).hostname not in _HERE]
+    if far:
+        yield (
+            f"{said} with generation.vllm.url={url}: {far[0].strip()} is not on this machine, let alone on the trainer's GPU; write "
+            f"generation.weight_transfer=nccl or reload"
         )
 
 
@@ -260,7 +329,7 @@ def oldest_weights(config: RootConfig, generation: VllmGenerationConfig) -> floa
 
 
 VLLM_RULES: tuple[Rule, ...] = (
-    _where, _url, _best_of, _limits, _guided, _changed_distribution, _truncation, _log_probs, _staleness,
+    _where, _transfer, _url, _best_of, _limits, _guided, _changed_distribution, _truncation, _log_probs, _staleness,
 )  # fmt: skip
 """Every rule of this file, in the order in which their sentences are printed."""
 

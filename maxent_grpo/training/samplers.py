@@ -9,7 +9,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.generation.vllm.sampler import EngineWeights, VllmGenerator
+from maxent_grpo.training.generation.vllm.engine_weights import EngineWeights
+from maxent_grpo.training.generation.vllm.sampler import VllmGenerator
 from maxent_grpo.training.scoring.policy import SampledDistribution
 from maxent_grpo.training.types.runtime import GenerationSettings, RuntimeHandles
 

@@ -36,6 +36,8 @@ class FaultingProxy(ThreadingHTTPServer):
         self.actions: dict[str, Callable[[], object]] = {}
         self.seen: Counter[str] = Counter()
         """Requests by path, faults by name."""
+        self.order: list[str] = []
+        """Paths, as they came."""
         self.in_flight = self.most_in_flight = 0
         self.lock, self.closing = threading.Lock(), threading.Event()
 
@@ -107,6 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             if samples:
                 fault = proxy.spoil(proxy.seen["samples"])
             proxy.seen.update([path, *(["samples"] if samples else []), *([fault] if fault else [])])
+            proxy.order.append(path)
             proxy.in_flight += samples
             proxy.most_in_flight = max(proxy.most_in_flight, proxy.in_flight)
         try:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import torch
 from support.runs import configured
 
+from maxent_grpo.config.generation import WeightTransfer
 from maxent_grpo.config.installed import find_module
 from maxent_grpo.models.build import LoadedModel, build_model
 from maxent_grpo.objective.sampling import penalised_logits
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.generation.vllm.build import start_engine
-from maxent_grpo.training.generation.vllm.sampler import EngineWeights, VllmGenerator
+from maxent_grpo.training.generation.vllm.build import EngineChoice, start_engine
+from maxent_grpo.training.generation.vllm.engine_weights import EngineWeights
+from maxent_grpo.training.generation.vllm.sampler import VllmGenerator
 from maxent_grpo.training.generation.vllm.server_process import ServerOptions
+from maxent_grpo.training.generation.vllm.team import Team
 from maxent_grpo.training.scoring.policy import SampledDistribution
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.generation import GenerationPenaltyConfig, VLLMClientConfig
@@ -73,13 +76,16 @@ class Asked:
     run_dir: Path
 
     @classmethod
-    def start(cls, loaded: LoadedModel, run_dir: Path, **changes: object) -> Asked:
+    def start(
+        cls, loaded: LoadedModel, run_dir: Path, transfer: WeightTransfer = WeightTransfer.reload, team: Team | None = None,
+        **changes: object,
+    ) -> Asked:  # fmt: skip
         """An engine for the policy as a run has it, which the caller closes; ``changes`` are of the client's settings."""
         notes: list[str] = []
         client = VLLMClientConfig(**{"url": URL, "backoff": 0.1, "timeout": 120, **changes})
         weights = start_engine(
-            settings(client=client), server_options(loaded), loaded.model, loaded.tokenizer, run_dir, notes.append,
-            weights_dir=None, max_in_flight=8, sleeps=False,
+            settings(client=client), replace(server_options(loaded), transfer=transfer), loaded.model, loaded.tokenizer,
+            run_dir, notes.append, EngineChoice(transfer=transfer, max_in_flight=8), team or Team(),
         )  # fmt: skip
         return cls(loaded, weights, notes, run_dir)
 

@@ -29,7 +29,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 def url(asked: Asked) -> str:
     """Where that server listens."""
     assert isinstance(asked.weights.engine, HttpEngine)
-    return asked.weights.engine.urls[0]
+    return asked.weights.engine.place.urls[0]
 
 
 @pytest.fixture(scope="module")
@@ -37,5 +37,5 @@ def untroubled(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run without any fault."""
     assert isinstance(asked.weights.engine, HttpEngine)
     run_dir = tmp_path_factory.mktemp("untroubled") / "run"
-    train(run_dir, *JOINED, f"generation.vllm.url={asked.weights.engine.urls[0]}")
+    train(run_dir, *JOINED, f"generation.vllm.url={asked.weights.engine.place.urls[0]}")
     return run_dir

@@ -386,14 +386,14 @@ def test_a_server_of_ours_that_is_killed_is_started_anew_with_the_weights(asked:
     before = token_lists(asked.sampler(chosen, seed=8)(list(PROMPTS), 8)[1])
     engine, stats = asked.weights.engine, asked.weights.settings.generation_stats
     assert isinstance(engine, HttpEngine)
-    [old], failed = engine.urls, stats["failed_requests"]
+    [old], failed = engine.place.urls, stats["failed_requests"]
     [leader] = [process for process in server_processes(old) if "api_server" in " ".join(process.cmdline())]
     killer = threading.Timer(0.3, leader.kill)
     again = asked.sampler(chosen, seed=8)
     killer.start()
     texts, records = again(list(PROMPTS), 8)
     assert stats["failed_requests"] > failed
-    assert engine.urls != [old]
+    assert engine.place.urls != [old]
     assert_complete(texts, records, 8)
     assert token_lists(records) == before
     assert server_processes(old) == []

@@ -37,7 +37,8 @@ MAY_CHANGE: dict[str, str] = {
     **{
         f"generation.{name}": _ASKED
         for name in (
-            *("vllm_mode", "engine.*", "weights_dir", "max_in_flight", "vllm.url", "vllm.launch", "vllm.timeout"),
+            *("vllm_mode", "engine.*", "weights_dir", "weight_transfer", "max_in_flight"),
+            *("vllm.url", "vllm.launch", "vllm.timeout"),
             *(
                 "vllm.max_retries",
                 "vllm.backoff",

@@ -4,23 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import requests
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from maxent_grpo.config.generation import WeightTransfer
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm import transport
-from maxent_grpo.training.generation.vllm.engine import Engine
+from maxent_grpo.training.generation.vllm.carriers import Carrier, Reload
+from maxent_grpo.training.generation.vllm.engine_weights import EngineWeights
 from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
 from maxent_grpo.training.generation.vllm.in_process import InProcessEngine
-from maxent_grpo.training.generation.vllm.sampler import EngineWeights
-from maxent_grpo.training.generation.vllm.server_process import POLICY_NAME, ServerOptions, ServerProcess
+from maxent_grpo.training.generation.vllm.server_process import POLICY_NAME, ServerOptions, ServerProcess, is_healthy
+from maxent_grpo.training.generation.vllm.team import Team
+from maxent_grpo.training.generation.vllm.transfer import Transfer
 from maxent_grpo.training.generation.vllm.weights import Snapshots, snapshot_root
 from maxent_grpo.training.types.runtime import GenerationSettings
 
 LOG = Path("vllm") / "server.log"
-FIRST = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """How the weights get to an engine, and how much it is asked at a time."""
+
+    weights_dir: str | None = None
+    transfer: WeightTransfer = WeightTransfer.reload
+    max_in_flight: int = 64
+    """Of all processes together."""
+    sleeps: bool = False
 
 
 def start_engine(
@@ -30,54 +46,88 @@ def start_engine(
     tokenizer: PreTrainedTokenizerBase,
     run_dir: Path,
     note: Callable[[str], None],
-    *,
-    weights_dir: str | None,
-    max_in_flight: int,
-    sleeps: bool,
+    choice: EngineChoice,
+    team: Team,
 ) -> EngineWeights:
-    """An engine that answers, with a folder for the weights that it will be given.
+    """An engine that answers, and whoever leads has a folder for the weights that it will be given.
 
     Raises:
-        GenerationError: no server answers, or it did not start.
+        GenerationError: no server answers, or it did not start; on every process.
     """
-    snapshots = Snapshots(snapshot_root(run_dir, weights_dir), model, tokenizer)
-    engine: Engine
     with ExitStack() as undo:
-        undo.callback(snapshots.remove)
+        snapshots = None
+        if team.leads:
+            snapshots = Snapshots(snapshot_root(run_dir, choice.weights_dir), model, tokenizer)
+            undo.callback(snapshots.remove)
         if settings.vllm_mode == "colocate":
+            assert snapshots is not None, "an engine in the process is its own"
             note("vLLM: starting the engine in this process")
-            engine = InProcessEngine(snapshots.write(FIRST), options, sleeps=sleeps)
+            engine = InProcessEngine(snapshots, options, sleeps=choice.sleeps)
         else:
-            engine = _servers(settings, options, snapshots, run_dir, note, max_in_flight)
+            launched = None
+            if snapshots is not None and settings.vllm.url is None:
+                log = run_dir / (LOG if team.rank == 0 else LOG.with_stem(f"server_{team.rank}"))
+                launched = LaunchedServer(snapshots, options, log, note)
+                undo.callback(launched.close)  # at Ctrl-C while it starts, among others
+            run, servers = _servers(settings, launched, team, note)
+            engine = HttpEngine(
+                servers, settings.vllm, settings.generation_stats,
+                carrier=_carrier(settings, snapshots, model, choice), run=run,
+                max_in_flight=max(choice.max_in_flight // team.size, 1),
+                close=_nothing if launched is None else launched.close,
+            )  # fmt: skip
         undo.pop_all()
-    return EngineWeights(engine, snapshots, model, settings)
+    return EngineWeights(engine, snapshots, model, settings, team)
+
+
+def _carrier(
+    settings: GenerationSettings, snapshots: Snapshots | None, model: PreTrainedModel, choice: EngineChoice
+) -> Carrier | None:
+    if snapshots is None:
+        return None
+    if choice.transfer is WeightTransfer.reload:
+        return Reload(snapshots)
+    return Transfer(choice.transfer, model, snapshots, timeout=settings.vllm.timeout)
 
 
 def _servers(
-    settings: GenerationSettings,
-    options: ServerOptions,
-    snapshots: Snapshots,
-    run_dir: Path,
-    note: Callable[[str], None],
-    max_in_flight: int,
-) -> HttpEngine:
+    settings: GenerationSettings, launched: LaunchedServer | None, team: Team, note: Callable[[str], None]
+) -> tuple[str, list[Server]]:
+    """A name for the run, and the servers; the leader starts or finds them, and tells the others."""
     client = settings.vllm
-    if client.url is not None:
+
+    def found() -> tuple[str, list[tuple[str, str]]]:
+        run = uuid4().hex[:8]
+        if launched is not None:
+            return run, [(launched.start(), POLICY_NAME)]
+        assert client.url is not None
         urls = [url.strip().rstrip("/") for url in client.url.split(",")]
-        names = {url: _served_name(url, client.timeout) for url in urls}
-        note(f"vLLM: {', '.join(f'{url} serves {name}' for url, name in names.items())}")
-        servers = [Server(url, names[url]) for url in urls]
-        return HttpEngine(servers, client, settings.generation_stats, max_in_flight=max_in_flight)
-    log = run_dir / LOG
-    launched = LaunchedServer(snapshots, options, log, note)
-    with ExitStack() as undo:
-        undo.callback(launched.close)  # at Ctrl-C while it starts, among others
-        url = launched.start()
-        undo.pop_all()
-    return HttpEngine(
-        [Server(url, POLICY_NAME, restart=launched.start)], client, settings.generation_stats,
-        max_in_flight=max_in_flight, close=launched.close,
-    )  # fmt: skip
+        names = [(url, _served_name(url, client.timeout)) for url in urls]
+        note(f"vLLM: {', '.join(f'{url} serves {name}' for url, name in names)}")
+        return run, names
+
+    run, names = team.lead(found)[team.rank]
+    # each process begins with another server, so that few requests are spread as well
+    servers = [Server(url, name, turn=(place - team.rank) % len(names)) for place, (url, name) in enumerate(names)]
+    if client.url is None:
+        for server in servers:
+            server.restart = partial(_still_there, server, team.leader) if launched is None else launched.start
+    return run, servers
+
+
+def _still_there(server: Server, leader: int) -> str:
+    """Where a server listens that another process started, and starts anew once all have met.
+
+    Raises:
+        GenerationError: it does not answer.
+    """
+    if not is_healthy(server.url):
+        raise GenerationError(f"{server.url}, the server that process {leader} started, does not answer")
+    return server.url
+
+
+def _nothing() -> None:
+    """Nothing was started."""
 
 
 class LaunchedServer:

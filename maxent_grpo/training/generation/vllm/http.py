@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -16,17 +17,13 @@ import requests
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm import transport
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, BadAnswerError, read_answers
+from maxent_grpo.training.generation.vllm.carriers import Carrier
+from maxent_grpo.training.generation.vllm.engine import Place
+from maxent_grpo.training.generation.vllm.transport import RefusedError
+from maxent_grpo.training.generation.vllm.waiters import Waiters
 from maxent_grpo.training.types.generation import VLLMClientConfig
 
 logger = logging.getLogger(__name__)
-
-TOO_BUSY, SERVER_FAULT = 429, 500
-"""HTTP statuses from which on a request may be sent again: busy, and every fault of the server's own."""
-TEXT_SHOWN = 300
-
-
-class RefusedError(GenerationError):
-    """The server understood the request and will never answer it."""
 
 
 @dataclass
@@ -40,6 +37,8 @@ class Server:
     """Requests that it has been sent and has not answered."""
     num_failed: int = 0
     """Requests that failed since it was last given weights: while others do better it is asked less."""
+    turn: int = 0
+    """Of servers that are equally busy the one with the lowest is asked."""
     restart: Callable[[], str] | None = None
     """Starts it anew if it has ended and returns where it listens; None for a server that is not ours."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,25 +54,32 @@ class HttpEngine:
         client: VLLMClientConfig,
         stats: dict[str, int],
         *,
+        carrier: Carrier | None,
+        run: str,
         max_in_flight: int,
         close: Callable[[], None] = lambda: None,
     ) -> None:
+        """Know the servers, and ask nothing yet.
+
+        ``carrier``: brings them weights; None where another process does. ``run``: begins the names of versions, since a joined
+        server may still say a step of another run.
+        """
         self._servers = list(servers)
         self._client, self._stats = client, stats
-        self._pool = ThreadPoolExecutor(max_workers=max_in_flight, thread_name_prefix="vllm")
+        self._pool = Waiters(max_in_flight)
         self._choosing, self._counting = threading.Lock(), threading.Lock()
-        self._weights: tuple[Path, int] | None = None
+        self._carrier, self._run = carrier, run
+        self._loaded: int | None = None
+        self._num_given = 0
         self._asked: list[Future[list[Answer] | None]] = []
-        # a joined server may still say a step of another run
-        self._run = uuid4().hex[:8]
-        self._last_warning = ""
+        self._last_warning = self.last_failure = ""
         self._close = close
         self._is_closed = threading.Event()
 
     @property
-    def urls(self) -> list[str]:
-        """Where the servers listen now; one that is started anew moves."""
-        return [server.url for server in self._servers]
+    def place(self) -> Place:
+        """Where the servers listen now; one that is started anew moves; see ``Engine``."""
+        return Place(tuple(server.url for server in self._servers), self._num_given)
 
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask, in order; see ``Engine``."""
@@ -99,21 +105,43 @@ class HttpEngine:
             try:
                 return self._complete_one(ask, version)
             except GenerationError as error:
+                self.last_failure = str(error)
                 given_up.set()
                 if not partly or isinstance(error, RefusedError):
                     raise
                 return None
 
-        pending = [self._pool.submit(one, ask) for ask in asks]
+        pending = [self._pool.submit(partial(one, ask)) for ask in asks]
         self._asked = [*(future for future in self._asked if not future.done()), *pending]
         return pending
 
-    def load(self, folder: Path, version: int) -> None:
-        """Give every server the weights, all or none at a time; see ``Engine``. What is in flight ends with the old ones first."""
+    def settle(self) -> None:
+        """Wait for every answer or failure; see ``Engine``."""
         wait(self._asked)
-        self._weights = (folder, version)
-        for future in [self._pool.submit(self._load_with_retries, server) for server in self._servers]:
+
+    def load(self, version: int) -> None:
+        """Give every server the weights, all or none at a time; see ``Engine``. What is in flight ends with the old ones first."""
+        self.settle()
+        self._loaded = version
+        if self._carrier is None:
+            return
+        self._carrier.prepare(version)
+        for future in [self._pool.submit(partial(self._load_with_retries, server)) for server in self._servers]:
             future.result()
+
+    def renew(self) -> Place:
+        """See to each server once; what a request would say anyhow of one that is not ours is left to it; see ``Engine``."""
+        for server in self._servers:
+            with suppress(requests.RequestException, BadAnswerError):
+                self._revive(server)
+                if self._loaded is not None and not self._has_version(server, self._loaded):
+                    self._load_again(server, self._loaded)
+        return self.place
+
+    def follow(self, place: Place) -> None:
+        """Ask the same servers where they listen now; see ``Engine``."""
+        for server, url in zip(self._servers, place.urls, strict=True):
+            server.url = url
 
     def prompt_logp(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
         """Of each server; see ``Engine``."""
@@ -122,7 +150,9 @@ class HttpEngine:
     def close(self) -> None:
         """Stop asking, and the servers that were started here."""
         self._is_closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
+        if self._carrier is not None:
+            self._carrier.close()
         self._close()
 
     def _complete_one(self, ask: Ask, version: int) -> list[Answer]:
@@ -181,31 +211,35 @@ class HttpEngine:
         return f"{self._run}-{version}"
 
     def _load_again(self, server: Server, version: int) -> None:
+        if self._carrier is None:
+            raise BadAnswerError(f"the server has not the weights of version {version}")
         with server.lock:
-            if self._weights is None or self._has_version(server, version):
+            if self._loaded is None or self._has_version(server, version):
                 return
             logger.warning("%s lost the weights of version %d and is given them again", server.url, version)
-            self._give(server, *self._weights)
+            self._give(server, self._carrier, self._loaded)
 
     def _load_with_retries(self, server: Server) -> None:
         def attempt(chosen: Server) -> None:
-            assert self._weights is not None
+            assert self._carrier is not None
+            assert self._loaded is not None
             with server.lock:
-                self._give(server, *self._weights)
+                self._give(server, self._carrier, self._loaded)
 
         self._with_retries(attempt, "new weights", only=server)
 
-    def _give(self, server: Server, folder: Path, version: int) -> None:
+    def _give(self, server: Server, carrier: Carrier, version: int) -> None:
         """Nothing is sampled while weights change, and the version is told last: half-given weights have no version."""
         self._post(server, "/pause?mode=wait", None)
         try:
             self._post(server, "/update_weight_version", {"new_version": "loading"})
-            self._post(server, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+            carrier.carry(server.url, partial(self._post, server))
             self._post(server, "/reset_prefix_cache", None)
             self._post(server, "/update_weight_version", {"new_version": self._named(version)})
         finally:
             self._post(server, "/resume", None)
         server.num_failed = 0
+        self._num_given += 1
 
     def _with_retries(self, attempt: Callable[[Server], Any], what: str, only: Server | None = None) -> Any:
         """``attempt`` with the least busy server, again after a growing pause while that may help.
@@ -221,7 +255,7 @@ class HttpEngine:
                 return attempt(server)
             except (requests.RequestException, BadAnswerError) as error:
                 self._count_failure(server)
-                reason = f"{server.url}: {_said(error)}"
+                reason = f"{server.url}: {transport.reason(error)}"
                 if failures == client.max_retries:
                     raise GenerationError(
                         f"vLLM did not deliver {what}: {failures + 1} attempts failed, the last at {reason}. See the server's "
@@ -252,7 +286,7 @@ class HttpEngine:
 
     def _take(self) -> Server:
         with self._choosing:
-            server = min(self._servers, key=lambda server: (server.num_failed, server.num_running))
+            server = min(self._servers, key=lambda server: (server.num_failed, server.num_running, server.turn))
             server.num_running += 1
             return server
 
@@ -266,30 +300,7 @@ class HttpEngine:
             self._stats["failed_requests"] += 1
 
     def _post(self, server: Server, path: str, body: dict[str, Any] | None) -> Any:
-        return _read(transport.post(f"{server.url}{path}", body, timeout=self._client.timeout))
+        return transport.content(transport.post(f"{server.url}{path}", body, timeout=self._client.timeout))
 
     def _get(self, server: Server, path: str) -> Any:
-        return _read(transport.get(f"{server.url}{path}", timeout=self._client.timeout))
-
-
-def _read(response: requests.Response) -> Any:
-    if response.status_code == TOO_BUSY or response.status_code >= SERVER_FAULT:
-        raise BadAnswerError(f"status {response.status_code}: {response.text[:TEXT_SHOWN]}")
-    if not response.ok:
-        raise RefusedError(
-            f"vLLM refused a request at {response.url} with status {response.status_code}: {response.text[:TEXT_SHOWN]}"
-        )
-    if not response.content:
-        return None
-    try:
-        return response.json()
-    except ValueError as error:
-        raise BadAnswerError("the answer is not JSON") from error
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection, or it broke off"
-    return str(error).splitlines()[0][:TEXT_SHOWN]
+        return transport.content(transport.get(f"{server.url}{path}", timeout=self._client.timeout))

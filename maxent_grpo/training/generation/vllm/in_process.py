@@ -1,4 +1,4 @@
-"""vLLM inside this process, on the same device as the trainer: the only place that imports it."""
+"""vLLM inside this process, on the same device as the trainer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, checked_logp, finish_reason
+from maxent_grpo.training.generation.vllm.engine import Place
 from maxent_grpo.training.generation.vllm.server_process import ServerOptions, engine_arguments
+from maxent_grpo.training.generation.vllm.weights import Snapshots
 
 HERE = "the engine in this process"
 
@@ -22,7 +23,10 @@ HERE = "the engine in this process"
 class InProcessEngine:
     """One engine; see ``Engine``. Between rollouts it can sleep, which gives a GPU's memory back to the trainer."""
 
-    def __init__(self, model: Path, options: ServerOptions, *, sleeps: bool) -> None:
+    last_failure = ""
+    """What is given up here raises."""
+
+    def __init__(self, snapshots: Snapshots, options: ServerOptions, *, sleeps: bool) -> None:
         # one process: weights and errors need no way between two, and nothing is left behind when this one ends
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -31,8 +35,8 @@ class InProcessEngine:
         with _lent():
             from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue]
 
-            self._llm: Any = LLM(str(model), enable_sleep_mode=sleeps, **engine_arguments(options))
-        self._sleeps = sleeps
+            self._llm: Any = LLM(str(snapshots.any()), enable_sleep_mode=sleeps, **engine_arguments(options))
+        self._snapshots, self._sleeps = snapshots, sleeps
         self._is_asleep = False
         self._version: int | None = None
 
@@ -67,8 +71,24 @@ class InProcessEngine:
         """At once: nothing here runs beside the trainer; see ``Engine``."""
         return [_done(answers) for answers in self.complete(asks, version, partly=partly)]
 
-    def load(self, folder: Path, version: int) -> None:
-        """Take the weights in ``folder``; see ``Engine``."""
+    @property
+    def place(self) -> Place:
+        """Here; see ``Engine``."""
+        return Place((HERE,), 0)
+
+    def settle(self) -> None:
+        """Nothing is left open between two calls; see ``Engine``."""
+
+    def renew(self) -> Place:
+        """There is no other process that could have ended; see ``Engine``."""
+        return self.place
+
+    def follow(self, place: Place) -> None:
+        """It is here; see ``Engine``."""
+
+    def load(self, version: int) -> None:
+        """Take the weights through a snapshot; see ``Engine``."""
+        folder = self._snapshots.write(version)
         with _lent():
             self._wake()
             self._version = None

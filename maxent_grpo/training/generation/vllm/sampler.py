@@ -1,65 +1,26 @@
 """`generation=vllm`: completions sampled by vLLM with the policy's weights.
 
-``VllmGenerator`` decides when the engine gets new weights, what it is asked, and turns its answers into texts and records.
+``VllmGenerator`` decides when the engine gets new weights, what it is asked, and turns its answers into texts and records. In a run
+of several processes each call of it is collective, as each may bring weights or have to be repeated by all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.errors import DataError, GenerationError
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.generation.texts import completion_texts
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, ask_seed, sampling_parameters
-from maxent_grpo.training.generation.vllm.engine import Engine
-from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, own_prompt_logp, probe_tokens
+from maxent_grpo.training.generation.vllm.engine_weights import EngineWeights
 from maxent_grpo.training.types.rewards import CompletionRecord, PromptCacheEntry
 from maxent_grpo.training.types.runtime import GenerationSettings
 
 _Name = tuple[str, int, int]
 """Row, number of samples and seed: no two asks of a rollout share them."""
-
-
-@dataclass
-class EngineWeights:
-    """Which of the policy's weights the engine has; one for all random streams that share an engine."""
-
-    engine: Engine
-    snapshots: Snapshots
-    model: PreTrainedModel
-    settings: GenerationSettings
-    version: int | None = None
-    """Optimiser step whose weights the engine has; None before the first."""
-
-    def close(self) -> None:
-        """Stop what was started, and remove the snapshots."""
-        self.engine.close()
-        self.snapshots.remove()
-
-    def bring(self, version: int) -> None:
-        """Give the engine the weights as they are after optimiser step ``version``, and check that it computes with them.
-
-        Raises:
-            GenerationError: it did not take them, or computes something else.
-        """
-        if self.version == version:
-            return
-        stats = self.settings.generation_stats
-        try:
-            self.engine.load(self.snapshots.write(version), version)
-            tokens = probe_tokens(self.model)
-            own = own_prompt_logp(self.model, tokens)
-            for where, theirs in self.engine.prompt_logp(tokens).items():
-                check_probe(own, theirs, version, where, next(self.model.parameters()).dtype)
-        except GenerationError:
-            stats["weight_sync_failures"] += 1
-            raise
-        stats["weight_syncs"] += 1
-        self.version = version
 
 
 class VllmGenerator:
@@ -130,7 +91,7 @@ class VllmGenerator:
         """
         asks = [self._ask(prompt, num_samples) for prompt in prompts]
         self._num_drawn.clear()  # the call counts them
-        answers = self._weights.engine.begin(asks, self._sampled_by, partly=self._local is not None)
+        answers = self._weights.begin(asks, partly=self._local is not None)
         self._sent = {_name(ask): answer for ask, answer in zip(asks, answers, strict=True)}
 
     @property
@@ -168,9 +129,7 @@ class VllmGenerator:
     def _answers(self, asks: Sequence[Ask]) -> list[list[Answer] | None]:
         """Those of what was sent before, and those of the rest, which is sent now."""
         sent = [self._sent.pop(_name(ask), None) for ask in asks]
-        rest = [ask for ask, answer in zip(asks, sent, strict=True) if answer is None]
-        fresh = iter(self._weights.engine.complete(rest, self._sampled_by, partly=self._local is not None))
-        return [next(fresh) if answer is None else answer.result() for answer in sent]
+        return self._weights.complete(asks, sent, partly=self._local is not None)
 
     def backfill(
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import requests
 
+from maxent_grpo.config.generation import WeightTransfer
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.training.generation.vllm import guard, transport
 
@@ -21,6 +23,7 @@ HOST = "127.0.0.1"
 POLICY_NAME = "policy"
 """What the served model is called."""
 PREFILL_TOKENS = 8192
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 TELL_SECONDS = 10.0
 POLL_SECONDS = 0.5
 CLOSE_SECONDS = 2 * guard.GRACE_SECONDS + 5
@@ -43,6 +46,10 @@ class ServerOptions:
     enforce_eager: bool = False
     extra_args: tuple[str, ...] = ()
     threads: int | None = None
+    transfer: WeightTransfer = WeightTransfer.reload
+    """How the server will take weights."""
+    devices: tuple[int, ...] = ()
+    """Numbers of the GPUs that the server takes, among those that this process may see; empty leaves it all of them."""
 
     @property
     def on_cpu(self) -> bool:
@@ -89,11 +96,17 @@ def server_command(model: Path, port: int, options: ServerOptions) -> list[str]:
             command.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             command += [f"--{flag}", str(value)]
+    if options.transfer is not WeightTransfer.reload:
+        command += ["--weight-transfer-config", json.dumps({"backend": options.transfer.value})]
     return [*command, *options.extra_args]
 
 
 def server_environment(options: ServerOptions) -> dict[str, str]:
-    """The environment of a server: ours, with the routes for weights opened and the hub closed."""
+    """The environment of a server: ours, with the routes for weights opened and the hub closed.
+
+    Raises:
+        GenerationError: a GPU is named that this process may not see.
+    """
     environment = dict(os.environ) | {
         "VLLM_SERVER_DEV_MODE": "1",
         "HF_HUB_OFFLINE": "1",
@@ -104,7 +117,23 @@ def server_environment(options: ServerOptions) -> dict[str, str]:
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
     if options.threads is not None:
         environment["OMP_NUM_THREADS"] = str(options.threads)
+    if options.transfer is WeightTransfer.ipc:
+        environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # handles of memory come as a pickle, from us
+    if options.devices:
+        environment[VISIBLE] = _visible(options.devices, os.environ.get(VISIBLE))
     return environment
+
+
+def _visible(devices: tuple[int, ...], seen: str | None) -> str:
+    """The names of GPUs that are numbered among those of ``seen``; None is all that there are."""
+    if seen is None:
+        return ",".join(str(device) for device in devices)
+    names = seen.split(",")
+    if max(devices) >= len(names):
+        raise GenerationError(
+            f"generation.engine.devices={list(devices)}: {VISIBLE}={seen} leaves the run {len(names)} GPUs; use numbers below"
+        )
+    return ",".join(names[device] for device in devices)
 
 
 class ServerProcess:
@@ -133,7 +162,7 @@ class ServerProcess:
     @property
     def is_healthy(self) -> bool:
         """Whether the server answers."""
-        return _is_healthy(self.url)
+        return is_healthy(self.url)
 
     def wait_until_ready(self, tell: Callable[[str], None]) -> None:
         """Wait until the server answers; ``tell`` hears every few seconds how long it has been and what the server says.
@@ -178,7 +207,8 @@ class ServerProcess:
         return f"{last[-1]}; see {self._log}"
 
 
-def _is_healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether a server answers there."""
     try:
         return transport.get(f"{url}/health", timeout=5).ok
     except requests.RequestException:

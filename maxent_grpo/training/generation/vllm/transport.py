@@ -6,6 +6,17 @@ from typing import Any
 
 import requests
 
+from maxent_grpo.errors import GenerationError
+from maxent_grpo.training.generation.vllm.ask import BadAnswerError
+
+TOO_BUSY, SERVER_FAULT = 429, 500
+"""HTTP statuses from which on a request may be sent again: busy, and every fault of the server's own."""
+TEXT_SHOWN = 300
+
+
+class RefusedError(GenerationError):
+    """The server understood the request and will never answer it."""
+
 
 def get(url: str, *, timeout: float) -> requests.Response:
     """The answer to a GET; raises ``requests.RequestException``."""
@@ -19,3 +30,33 @@ def post(url: str, body: dict[str, Any] | None, *, timeout: float) -> requests.R
     with requests.Session() as session:
         session.trust_env = False
         return session.post(url, json=body, timeout=timeout)
+
+
+def content(response: requests.Response) -> Any:
+    """What an answer says, None if nothing.
+
+    Raises:
+        BadAnswerError: the server is busy or failed, or its answer is not JSON.
+        RefusedError: it refused the request.
+    """
+    if response.status_code == TOO_BUSY or response.status_code >= SERVER_FAULT:
+        raise BadAnswerError(f"status {response.status_code}: {response.text[:TEXT_SHOWN]}")
+    if not response.ok:
+        raise RefusedError(
+            f"vLLM refused a request at {response.url} with status {response.status_code}: {response.text[:TEXT_SHOWN]}"
+        )
+    if not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        raise BadAnswerError("the answer is not JSON") from error
+
+
+def reason(error: Exception) -> str:
+    """Why a request failed, in a few words."""
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection, or it broke off"
+    return str(error).splitlines()[0][:TEXT_SHOWN]
