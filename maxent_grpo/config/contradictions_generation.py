@@ -71,11 +71,13 @@ def _transfer(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[
             f"{'generation.vllm_mode=colocate' if colocated else f'generation.vllm.url={url}'}: these are the GPUs of a server that "
             f"the run launches; write generation.engine.devices=[]"
         )
-    elif engine.devices and len(set(engine.devices)) < max(engine.tensor_parallel_size, len(engine.devices)):
-        yield (
-            f"generation.engine.devices={engine.devices} with generation.engine.tensor_parallel_size="
-            f"{engine.tensor_parallel_size}: an engine is spread over as many different GPUs; name that many, each once"
-        )
+    elif engine.devices:
+        different = {device for device in engine.devices if device >= 0}
+        if len(different) < max(engine.tensor_parallel_size, len(engine.devices)):
+            yield (
+                f"generation.engine.devices={engine.devices} with generation.engine.tensor_parallel_size="
+                f"{engine.tensor_parallel_size}: an engine is spread over that many different GPUs, numbered from 0; name each once"
+            )
     if way not in (WeightTransfer.nccl, WeightTransfer.ipc):
         return
     if config.run.device is DeviceChoice.cpu:

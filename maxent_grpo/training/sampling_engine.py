@@ -45,7 +45,7 @@ def sampling_engine(
     weights = start_engine(
         settings,
         replace(server_options(config, runtime), transfer=transfer),
-        runtime.accelerator.unwrap_model(runtime.model),
+        runtime.model,
         runtime.tokenizer,
         handles.run_dir,
         handles.write_note,

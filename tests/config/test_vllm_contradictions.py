@@ -44,6 +44,55 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.engine.extra_args=['--x'] are of a server's command line, and generation.vllm_mode=colocate starts none; "
         "write generation.engine.extra_args=[]"
     ],
+    ("generation.engine.devices=[1]", "generation.vllm_mode=colocate"): [
+        "generation.engine.devices=[1] with generation.vllm_mode=colocate: these are the GPUs of a server that the run launches; "
+        "write generation.engine.devices=[]"
+    ],
+    ("generation.engine.devices=[1]", URL): [
+        "generation.engine.devices=[1] with generation.vllm.url=http://localhost:8000: these are the GPUs of a server that the run "
+        "launches; write generation.engine.devices=[]"
+    ],
+    ("generation.engine.devices=[1,1]", "generation.engine.tensor_parallel_size=2"): [
+        "generation.engine.devices=[1, 1] with generation.engine.tensor_parallel_size=2: an engine is spread over that "
+        "many different GPUs, numbered from 0; name each once"
+    ],
+    ("generation.engine.devices=[-1]",): [
+        "generation.engine.devices=[-1] with generation.engine.tensor_parallel_size=1: an engine is spread over that many "
+        "different GPUs, numbered from 0; name each once"
+    ],
+    ("generation.weight_transfer=nccl", URL, "run.device=cpu"): [
+        "generation.weight_transfer=nccl with run.device=cpu: it goes from GPU to GPU; write generation.weight_transfer=reload"
+    ],
+    ("generation.weight_transfer=ipc", "generation.vllm_mode=colocate"): [
+        "generation.weight_transfer=ipc with generation.vllm_mode=colocate: it goes from one process to another, and the engine is "
+        "in this one; write generation.weight_transfer=reload or generation.vllm_mode=server"
+    ],
+    ("generation.weight_transfer=nccl", URL, *AHEAD): [
+        "generation.weight_transfer=nccl with generation.async_steps=1: a server that is started anew while it samples needs the "
+        "weights of its rollout, which the trainer no longer has by then and only a snapshot keeps; write "
+        "generation.weight_transfer=reload or generation.async_steps=0"
+    ],
+    ("generation.weight_transfer=ipc", "generation.vllm.sync_interval=3", "generation.vllm.max_staleness=2", CORRECTED[0]): [
+        "generation.weight_transfer=ipc with generation.vllm.sync_interval=3: a server that is started anew while it samples needs "
+        "the weights of its rollout, which the trainer no longer has by then and only a snapshot keeps; write "
+        "generation.weight_transfer=reload or generation.vllm.sync_interval=1"
+    ],
+    ("generation.weight_transfer=nccl",): [
+        "generation.weight_transfer=nccl with generation.engine.devices=[]: the server that is launched would take the trainer's "
+        "GPU, and NCCL goes between two; name others with generation.engine.devices=[1], or write generation.weight_transfer=ipc"
+    ],
+    ("generation.weight_transfer=ipc", "generation.engine.devices=[0]"): [
+        "generation.weight_transfer=ipc with generation.engine.devices=[0]: the server has to share the trainer's GPU; write "
+        "generation.engine.devices=[] or generation.weight_transfer=nccl"
+    ],
+    ("generation.weight_transfer=ipc", "generation.engine.tensor_parallel_size=2"): [
+        "generation.weight_transfer=ipc with generation.engine.tensor_parallel_size=2: only one of these GPUs is the trainer's; "
+        "write generation.engine.tensor_parallel_size=1 or generation.weight_transfer=nccl"
+    ],
+    ("generation.weight_transfer=ipc", "generation.vllm.url='http://127.0.0.1:1,http://far:1'"): [
+        "generation.weight_transfer=ipc with generation.vllm.url=http://127.0.0.1:1,http://far:1: http://far:1 is not on this "
+        "machine, let alone on the trainer's GPU; write generation.weight_transfer=nccl or reload"
+    ],
     ("generation.vllm.url=localhost:8000",): [
         "generation.vllm.url=localhost:8000: localhost:8000 is not the address of a server; write http://host:port, without "
         "/v1, and commas between several"
@@ -193,6 +242,14 @@ def test_what_stands() -> None:
         ("generation.vllm.sync_interval=2", "generation.vllm.max_staleness=1", CORRECTED[0]),
         AHEAD,
         (*AHEAD, "generation.vllm_mode=colocate"),
+        (*AHEAD, "generation.weight_transfer=auto"),
+        ("generation.weight_transfer=nccl", URL),
+        (
+            "generation.weight_transfer=nccl",
+            "generation.engine.devices=[1,2]",
+            "generation.engine.tensor_parallel_size=2",
+        ),
+        ("generation.weight_transfer=ipc", URL, "generation.engine.tensor_parallel_size=2"),
         (*AHEAD[:2], "scoring=maxent_listwise"),
         ("generation.async_steps=1", *CORRECTED, "optimization.total_training_steps=1", "optimization.warmup_steps=0"),
         ("generation.vllm.sync_interval=9", "optimization.total_training_steps=1", "optimization.warmup_steps=0"),
@@ -235,3 +292,7 @@ def test_vllm_must_be_installed_unless_a_server_is_named(monkeypatch: pytest.Mon
         "for GPUs, or name a running server with generation.vllm.url"
     ]
     checked(VLLM, "run.dir=nowhere", URL)
+    assert problems(URL, "generation.weight_transfer=nccl") == [
+        "generation.weight_transfer=nccl: it uses vLLM's own library on the trainer's side too, and that is not installed; install "
+        "it with `pip install -e '.[vllm]'`, or write generation.weight_transfer=reload"
+    ]

@@ -22,6 +22,11 @@ VLLM_KNOBS: dict[str, tuple[str, str]] = {
             "extra_args",
         )
     },
+    "generation.engine.devices": (PARTS, "test_a_server_takes_the_gpus_it_is_told_of"),
+    "generation.weight_transfer": (
+        "training/generation/test_vllm_transfer.py",
+        "test_auto_takes_the_nearest_way_and_says_why",
+    ),
     "generation.engine.startup_seconds": (PARTS, "test_a_server_that_does_not_start_is_given_up_in_time"),
     "generation.engine.sleep": CONTRADICTION,
     "generation.vllm.url": (SERVER, "test_servers_share_the_work_and_no_more_is_sent_than_allowed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -26,10 +27,11 @@ def sampled_alone(asked: Asked) -> dict[str, Any]:
 def sampled_together(url: str | None, run_dir: str, cases: list[str]) -> list[dict[str, Any]]:
     """By case, this process's completions of its part of the prompts, and what it counted.
 
-    Cases: "" (nothing happens), ``lost`` (process 1 looks for the server at an address where nobody listens, though the others
-    do not), ``killed`` (process 1 kills the server, which process 0 started, while both wait for completions).
+    Cases: "" (nothing happens), ``idle`` (process 1 has no prompt), ``lost`` (process 1 asks where nobody listens, and the others do
+    not), ``killed`` (process 1 kills the server, which process 0 started, while both wait for completions).
     """
     team = Team(Accelerator(cpu=True), per_node=url is None)
+    os.environ.pop("WORLD_SIZE", None)  # the settings of the small policy are those of one process
     asked = Asked.start(
         policy(), Path(run_dir) / str(team.rank), team=team, url=url, max_retries=2, backoff=0.05, timeout=60
     )

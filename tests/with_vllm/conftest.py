@@ -1,4 +1,4 @@
-"""One real server for all tests of a file."""
+"""One real server for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.vllm_runs import JOINED
 from maxent_grpo.training.generation.vllm.http import HttpEngine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     """The small policy and a server of its own, as a run starts it."""
     if not HAS_VLLM:

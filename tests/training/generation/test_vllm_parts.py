@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 import torch
 from support.tiny import tiny_llama, tiny_tokenizer
 
-from maxent_grpo.config.generation import VllmGenerationConfig
+from maxent_grpo.config.generation import VllmGenerationConfig, WeightTransfer
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation import rollout
@@ -30,6 +33,7 @@ from maxent_grpo.training.generation.vllm.server_process import (
     server_command,
     server_environment,
 )
+from maxent_grpo.training.generation.vllm.waiters import Waiters
 from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, snapshot_root
 from maxent_grpo.training.settings import generation_settings
 from maxent_grpo.training.types.choices import FinishReason
@@ -113,7 +117,7 @@ def test_a_request_that_fails_is_sent_again_after_growing_pauses(
 ) -> None:
     client = VLLMClientConfig(max_retries=retries, backoff=backoff, backoff_multiplier=multiplier)
     stats, server = {"failed_requests": 0}, nobody()
-    engine = HttpEngine([server], client, stats, max_in_flight=2)
+    engine = HttpEngine([server], client, stats, carrier=None, run="r", max_in_flight=2)
     started = time.monotonic()
     with pytest.raises(GenerationError) as caught:
         engine.complete([ASK], 0)
@@ -130,20 +134,72 @@ def test_a_request_that_fails_is_sent_again_after_growing_pauses(
 def test_requests_are_sent_without_waiting_and_weights_wait_for_them() -> None:
     over: list[bool] = []
 
-    class Loading(HttpEngine):
-        def _load_with_retries(self, server: Server) -> None:
+    class Loading:
+        """A way for weights that notes what is in flight when it is taken."""
+
+        def prepare(self, version: int) -> None:
             over.extend(future.done() for future in sent)
 
+        def carry(self, url: str, post: object) -> None:
+            raise AssertionError("nobody listens")
+
+        def close(self) -> None:
+            over.append(True)
+
     client = VLLMClientConfig(max_retries=2, backoff=0.1, backoff_multiplier=1.0)
-    engine = Loading([nobody()], client, {"failed_requests": 0}, max_in_flight=2)
+    engine = HttpEngine([nobody()], client, {"failed_requests": 0}, carrier=Loading(), run="r", max_in_flight=2)
     started = time.monotonic()
     sent = engine.begin([ASK, ASK], 0)
     assert time.monotonic() - started < 0.1
-    engine.load(Path("anywhere"), 1)
+    with pytest.raises(GenerationError, match="did not deliver new weights: 3 attempts failed"):
+        engine.load(1)
     assert over == [True, True]
     with pytest.raises(GenerationError, match="3 attempts failed"):
         sent[0].result()
     engine.close()
+    assert over == [True] * 3
+
+
+HELD_UP = """
+import socket, sys
+from maxent_grpo.training.generation.vllm.ask import Ask
+from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
+from maxent_grpo.training.types.generation import VLLMClientConfig
+
+silent = socket.create_server(("127.0.0.1", 0))
+server = Server(f"http://127.0.0.1:{silent.getsockname()[1]}", "policy")
+engine = HttpEngine([server], VLLMClientConfig(timeout=60), {}, carrier=None, run="r", max_in_flight=4)
+engine.begin([Ask("row", [4, 5], 2, {}, frozenset())] * 8, 0)
+silent.accept()  # the first request is on its way
+engine.close()
+"""
+
+
+def test_a_run_that_is_over_is_not_held_up_by_a_server_that_does_not_answer() -> None:
+    subprocess.run([sys.executable, "-c", HELD_UP], check=True, timeout=50)
+
+
+def test_waiters_run_so_many_at_a_time_and_cancel_what_has_not_begun() -> None:
+    waiters, go, running = Waiters(2), threading.Event(), threading.Semaphore(0)
+
+    def call() -> int:
+        running.release()
+        assert go.wait(20)
+        return 3
+
+    futures = [waiters.submit(call) for _ in range(3)]
+    assert all(running.acquire(timeout=20) for _ in range(2))
+    assert not running.acquire(timeout=0.1), "the third waits for its turn"
+    waiters.close()
+    go.set()
+    assert [future.result(20) for future in futures[:2]] == [3, 3]
+    assert until(lambda: futures[2].cancelled())
+    assert waiters.submit(call).cancelled()
+    failing = Waiters(1)
+    with pytest.raises(ZeroDivisionError):
+        failing.submit(lambda: 1 // 0).result(20)
+    assert failing.submit(lambda: 4).result(20) == 4, "the thread is still there"
+    failing.close()
 
 
 def test_a_retry_round_waits_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +231,27 @@ def test_the_engine_settings_are_those_of_the_command_line() -> None:
     ):
         assert said in command
     assert server_environment(options)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "--weight-transfer-config" not in plain
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in server_environment(options)
+    for way in (WeightTransfer.nccl, WeightTransfer.ipc):
+        chosen = replace(options, transfer=way)
+        command = server_command(Path("w"), 1, chosen)
+        assert json.loads(command[command.index("--weight-transfer-config") + 1]) == {"backend": way.value}
+        is_ipc = way is WeightTransfer.ipc
+        assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in server_environment(chosen)) == is_ipc
     assert not {"--gpu-memory-utilization", "--enforce-eager", "--no-enable-chunked-prefill"} & set(plain)
+
+
+def test_a_server_takes_the_gpus_it_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ServerOptions("float32", 64, 0, 1.0, devices=(1, 2))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert server_environment(options)["CUDA_VISIBLE_DEVICES"] == "1,2"
+    assert "CUDA_VISIBLE_DEVICES" not in server_environment(replace(options, devices=()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-a,7")
+    assert server_environment(options)["CUDA_VISIBLE_DEVICES"] == "GPU-a,7"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    with pytest.raises(GenerationError, match=r"devices=\[1, 2\]: CUDA_VISIBLE_DEVICES=5,7 leaves the run 2 GPUs"):
+        server_environment(options)
 
 
 def test_a_server_that_does_not_start_is_given_up_in_time(tmp_path: Path) -> None:

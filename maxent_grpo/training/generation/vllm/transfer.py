@@ -40,7 +40,7 @@ NOT_CONFIGURED = "Weight transfer not configured"
 
 
 class PolicyTensors:
-    """The policy as vLLM's engines read it: names, types and shapes, and the tensors one by one, an adapter merged in on the way.
+    """vLLM's ``WeightSource`` of the policy: names, types and shapes, and the tensors one by one, an adapter merged in on the way.
 
     A merged matrix is made when it is its turn; every other tensor is the model's own.
     """
@@ -185,7 +185,9 @@ class Transfer:
         )
 
         assert self._tensors is not None, "prepare comes first"
-        return WeightTransferTrainerFactory.trainer_init(self._introduction(url), client=control, source=self._tensors)
+        source: Any = self._tensors  # what a base class of vLLM's would add is not asked for
+        client: Any = control
+        return WeightTransferTrainerFactory.trainer_init(self._introduction(url), client=client, source=source)
 
     def _introduction(self, url: str) -> Any:
         """What vLLM's sender has to know."""
