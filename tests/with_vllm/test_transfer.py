@@ -94,27 +94,23 @@ def test_weights_arrive_in_this_order_of_requests(lent: Asked, way: str) -> None
 
 
 @OWN
-def test_weights_that_did_not_come_whole_have_no_version(lent: Asked) -> None:
+def test_weights_that_did_not_come_whole_are_never_sampled_from(lent: Asked) -> None:
+    """Half a model ends vLLM's engine at its next request, and a server that is started for it has other weights."""
     [url] = lent.weights.engine.place.urls
     with faulting(url) as proxy:
         proxy.swallowed.add("/finish_weight_update")  # the server never hears of it
         follow(lent, proxy.url)
         moved(lent.loaded, 5)
-        with pytest.raises(GenerationError, match=r"status 500|no connection|no answer in time"):
+        with pytest.raises(GenerationError, match=r"status 500|no connection|it computes with other weights"):
             lent.weights.bring(3)
-    follow(lent, url)
     assert lent.weights.version == 2
 
 
 @OWN
 def test_a_server_that_is_started_anew_is_met_again(lent: Asked) -> None:
-    [url] = lent.weights.engine.place.urls
-    for process in server_processes(url):
-        process.kill()
     moved(lent.loaded, 6)
     lent.weights.bring(4)
     [later] = lent.weights.engine.place.urls
-    assert later != url
     chosen = settings(length=40)
     before = token_lists(lent.sampler(chosen, seed=8)(list(PROMPTS), 4)[1])
     for process in server_processes(later):
