@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from pathlib import Path
@@ -31,7 +30,6 @@ def sampled_together(url: str | None, run_dir: str, cases: list[str]) -> list[di
     not), ``killed`` (process 1 kills the server, which process 0 started, while both wait for completions).
     """
     team = Team(Accelerator(cpu=True), per_node=url is None)
-    os.environ.pop("WORLD_SIZE", None)  # the settings of the small policy are those of one process
     asked = Asked.start(
         policy(), Path(run_dir) / str(team.rank), team=team, url=url, max_retries=2, backoff=0.05, timeout=60
     )
