@@ -37,6 +37,15 @@ def global_maxima(accelerator: Accelerator, values: Mapping[str, float]) -> dict
     return {name: max(part[name] for part in parts) for name in values}
 
 
+def gather_on_main(accelerator: Accelerator, value: T) -> list[T]:
+    """Each process's picklable value, in rank order, on the main process; nothing on the others, which need no room for it."""
+    if accelerator.num_processes == 1:
+        return [value]
+    values: list[Any] | None = [None] * accelerator.num_processes if accelerator.is_main_process else None
+    torch.distributed.gather_object(value, values, dst=0)
+    return values or []
+
+
 def any_rank(accelerator: Accelerator, condition: bool) -> bool:
     """Whether the condition holds on at least one process; the same answer everywhere."""
     return global_sum(accelerator, [float(condition)])[0] > 0

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import SafetensorError
-
 from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
@@ -23,10 +21,11 @@ from maxent_grpo.telemetry.health import HealthWatch
 from maxent_grpo.telemetry.progress import resume_command
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.best import BestTracker
-from maxent_grpo.training.checkpoint.run_state import save_run_state
+from maxent_grpo.training.checkpoint.per_process import written_by
+from maxent_grpo.training.checkpoint.run_state import run_state_parts
 from maxent_grpo.training.checkpoint.store import CheckpointStore
-from maxent_grpo.training.checkpoint.weights import save_weights
-from maxent_grpo.training.checkpoint.whole import full_weights
+from maxent_grpo.training.checkpoint.together import save_together
+from maxent_grpo.training.checkpoint.weights import weights_part
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
@@ -372,29 +371,27 @@ def _save_once(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool = False
 
 
 def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
-    """Write a checkpoint of everything the next step needs; files written so far become durable first.
+    """Write a checkpoint of everything the next step needs; files written so far become durable first. All processes save together.
 
     Raises:
         StorageError: the disk did not take it; the checkpoints before are whole.
     """
     step, registry = parts.state.global_step, ctx.checkpoint_state_ref
     assert registry is not None
+    accelerator, store = ctx.runtime.accelerator, parts.saving.store
 
-    def write(folder: Path) -> None:
-        save_weights(folder, ctx.runtime.model, ctx.runtime.tokenizer, full_weights(ctx.runtime.model))
-        save_run_state(folder, registry, {"step": step, "config": ctx.training_args})
+    def explain(error: Exception) -> str:
+        kept = "no earlier one is there" if store.latest is None else f"{store.latest} is whole"
+        return (
+            f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
+            f"then continue with {resume_command(ctx.logging.run_dir)}"
+        )
 
     with parts.clock.phase("checkpoint"):
         ctx.logging.flush()
-        store = parts.saving.store
-        try:
-            if ctx.runtime.accelerator.is_main_process:
-                logger.info("saved %s", store.save(step, write, is_best=is_best))
-        except (OSError, SafetensorError) as error:
-            kept = "no earlier one is there" if store.latest is None else f"{store.latest} is whole"
-            raise StorageError(
-                f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
-                f"then continue with {resume_command(ctx.logging.run_dir)}"
-            ) from error
-        ctx.runtime.accelerator.wait_for_everyone()  # a step that nobody has saved is not one to go on from
+        extras = {"step": step, "config": ctx.training_args} | written_by(accelerator)
+        pieces = [weights_part(ctx.runtime.model, ctx.runtime.tokenizer), *run_state_parts(registry, extras)]
+        folder = save_together(accelerator, store, step, pieces, is_best=is_best, explain=explain)
     parts.saving.newest = step
+    if accelerator.is_main_process:
+        logger.info("saved %s", folder)

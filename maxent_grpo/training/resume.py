@@ -22,6 +22,7 @@ from maxent_grpo.config.resumed import write_overrides
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.config.secrets import lost_secrets, redacted, redacted_tree
+from maxent_grpo.distributed import from_main
 from maxent_grpo.errors import CheckpointError, ConfigError
 from maxent_grpo.folder_lock import locked
 from maxent_grpo.models.adapter import has_adapter
@@ -35,6 +36,7 @@ from maxent_grpo.telemetry.tracking import TrackedRun
 from maxent_grpo.telemetry.versions import write_versions
 from maxent_grpo.training.checkpoint.adapter_origin import ORIGIN, AdapterOrigin, require_same_origin
 from maxent_grpo.training.checkpoint.compatibility import require_compatible
+from maxent_grpo.training.checkpoint.per_process import PROCESSES, PerProcess, generators_share
 from maxent_grpo.training.checkpoint.run_state import (
     DataclassState,
     RngState,
@@ -53,6 +55,7 @@ from maxent_grpo.training.control.state import claim_state_file, state_file
 from maxent_grpo.training.loop import LoopParts
 from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.optim import set_learning_rate
+from maxent_grpo.training.repartition import ahead_share, carried_share, rollout_share
 from maxent_grpo.training.types.runtime import TrainingLoopContext
 
 GUARD = "nonfinite"
@@ -228,28 +231,28 @@ class DataContent:
             )
 
 
-def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str = "") -> None:
+def register_state(ctx: TrainingLoopContext, parts: LoopParts, fingerprint: str = "", *, seed: int = 0) -> None:
     """Fill the registry that checkpoints walk: everything that changes in training but the policy's weights.
 
-    ``fingerprint`` is that of the data's content, empty where the settings alone make the data.
+    ``fingerprint`` is that of the data's content, empty where the settings alone make the data; ``seed`` the run's.
     """
-    handles = ctx.optimization.handles
+    handles, accelerator = ctx.optimization.handles, ctx.runtime.accelerator
     registry: dict[str, Any] = {
         "optimizer": OptimizerState(handles.base_optimizer),
         "scheduler": handles.lr_scheduler,
         "controller": parts.controller,
         "counters": DataclassState(parts.state),
         "data": parts.position,
-        "rollout": parts.buffer,
+        "rollout": PerProcess(parts.buffer, rollout_share, accelerator),
         "early_stopping": parts.saving.best,
-        "rng": RngState(),
+        "rng": PerProcess(RngState(), generators_share(seed), accelerator),
     }
     if fingerprint:
         registry["data_content"] = DataContent(fingerprint)
     if parts.carried is not None:
-        registry["carried_groups"] = parts.carried
+        registry["carried_groups"] = PerProcess(parts.carried, carried_share, accelerator)
     if parts.ahead is not None:
-        registry["rollout_ahead"] = parts.ahead
+        registry["rollout_ahead"] = PerProcess(parts.ahead, ahead_share, accelerator)
     if ctx.scoring.reference_sync.every_n_steps > 0 and ctx.runtime.reference_model is not None:
         registry["reference"] = WeightsState(ctx.runtime.reference_model)
     if has_adapter(ctx.runtime.model):
@@ -271,10 +274,23 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience
     set_learning_rate(ctx.optimization.handles)
-    latest = parts.saving.store.latest
-    if latest is not None and latest.resolve() == resume.folder.resolve():
+    latest, accelerator = parts.saving.store.latest, ctx.runtime.accelerator
+    # whether to save again is for all processes to do or not to do
+    if from_main(accelerator, latest is not None and latest.resolve() == resume.folder.resolve()):
         parts.saving.newest = resume.step
-    ctx.logging.write_note(f"resumed from {ctx.resume_checkpoint} at step {ctx.resume_state['step']}")
+    others = _other_number(int(ctx.resume_state.get(PROCESSES, 1)), accelerator.num_processes)
+    ctx.logging.write_note(f"resumed from {ctx.resume_checkpoint} at step {ctx.resume_state['step']}{others}")
+
+
+def _other_number(before: int, now: int) -> str:
+    """What a change of the number of processes does to a run, for the note; nothing where it stays."""
+    if before == now:
+        return ""
+    seeded = f"; the generators of Python, numpy and torch begin anew in {now - before} of them" if now > before else ""
+    return (
+        f", saved by {before} {'process' if before == 1 else 'processes'} and continued by {now}: groups that wait are shared out anew, "
+        f"and sums are rounded in another order{seeded}"
+    )
 
 
 def _plain(value: Any) -> Any:

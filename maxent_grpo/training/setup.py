@@ -168,7 +168,7 @@ def _run(
         config.controller, ctx, resources, parts.controller, rows=train.measured, seed=config.seed,
         generator=local_generator(ctx.runtime, ctx.generation, config.seed, META_STREAM),
     )  # fmt: skip
-    register_state(ctx, parts, getattr(task, "fingerprint", ""))
+    register_state(ctx, parts, getattr(task, "fingerprint", ""), seed=config.seed)
     if resume is not None:
         restore(ctx, parts, resume)
     elif config.controller.paths.resume_from is not None:

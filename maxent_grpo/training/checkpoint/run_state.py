@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ import torch
 
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
+from maxent_grpo.training.checkpoint.together import Part
 
 STATE_FOLDER = "state"
 _INDEX = "index"
@@ -52,13 +54,25 @@ def save_run_state(folder: Path, registry: Mapping[str, Stateful], extras: Mappi
     Raises:
         CheckpointError: a state holds something that cannot be stored exactly; names where.
     """
-    target = folder / STATE_FOLDER
-    target.mkdir()
-    for name, item in registry.items():
+    for part in run_state_parts(registry, extras):
+        part.write(folder, part.collect())
+
+
+def run_state_parts(registry: Mapping[str, Stateful], extras: Mapping[str, object]) -> list[Part]:
+    """What ``save_run_state`` writes, one state after the other, as processes save it together."""
+    for name in registry:
         if not _is_name(name):
             raise ValueError(f"{name!r} cannot name a state: use small letters, digits and _, and not {_INDEX!r}")
-        save_tree(item.state_dict(), target, name)
-    save_tree({"names": list(registry), "extras": dict(extras)}, target, _INDEX)
+    index = {"names": list(registry), "extras": dict(extras)}
+    return [
+        *(Part(item.state_dict, partial(_write_state, name=name)) for name, item in registry.items()),
+        Part(lambda: index, partial(_write_state, name=_INDEX)),
+    ]
+
+
+def _write_state(folder: Path, state: object, *, name: str) -> None:
+    (folder / STATE_FOLDER).mkdir(exist_ok=True)
+    save_tree(state, folder / STATE_FOLDER, name)
 
 
 def load_run_state(folder: Path) -> SavedRunState:
@@ -104,13 +118,16 @@ def restore_run_state(
         )
     # Generators last: loading another object may draw random numbers.
     present = [name for name in registry if name in saved.states]
-    for name in sorted(present, key=lambda name: isinstance(registry[name], RngState)):
+    for name in sorted(present, key=lambda name: getattr(registry[name], "is_last", False)):
         registry[name].load_state_dict(saved.states[name])
     return saved.extras
 
 
 class RngState:
     """The global generators of this process: Python's, numpy's, torch's on the CPU and on every CUDA device."""
+
+    is_last = True
+    """Loaded behind everything else."""
 
     def state_dict(self) -> dict[str, Any]:
         """The generators' states; ``cuda`` is empty without a GPU."""

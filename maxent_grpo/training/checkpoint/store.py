@@ -37,6 +37,7 @@ class CheckpointStore:
             raise ValueError(f"keep_last={keep_last} must be 0 (keep all) or positive")
         self.directory = Path(run_dir) / CHECKPOINTS
         self.keep_last = keep_last
+        self.is_writer = is_writer
         self.num_leftovers = self._remove_leftovers() if is_writer else 0
 
     @property
@@ -56,6 +57,8 @@ class CheckpointStore:
         ``latest``: the ``keep_last`` most recently saved stay, and the best. Whatever ``write`` raises is passed on, and then
         nothing has changed.
         """
+        if not self.is_writer:
+            raise RuntimeError("only the main process of a run writes its checkpoints")
         sequence = 1 + max((_sequence(folder) for folder in _folders(self.directory)), default=0)
         working = self.directory / f"{_TEMPORARY}step_{step}-{sequence}"
         working.mkdir(parents=True)

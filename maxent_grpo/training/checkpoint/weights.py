@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.models.adapter import has_adapter, read_adapter_weights, save_adapter
 from maxent_grpo.models.output_head import unwrapped
-from maxent_grpo.training.checkpoint.whole import load_full_weights
+from maxent_grpo.training.checkpoint.together import Part
+from maxent_grpo.training.checkpoint.whole import full_weights, load_full_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,18 +32,17 @@ _INDEX = "model.safetensors.index.json"
 _NAMES_SHOWN = 4
 
 
-def save_weights(
-    checkpoint: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase, weights: Mapping[str, Tensor]
-) -> None:
-    """Write what is trained into a checkpoint: the adapter where there is one, else the model with its tokenizer.
-
-    ``weights`` are those that ``full_weights`` gives of the model, which may be one that processes share.
-    """
+def weights_part(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> Part:
+    """What is trained of a model, which processes may share: the adapter where there is one, else the model with its tokenizer."""
     inner: PreTrainedModel = unwrapped(model)
-    if has_adapter(inner):
-        save_adapter(checkpoint / ADAPTER_FOLDER, inner, weights)
-    else:
-        save_model(checkpoint / MODEL_FOLDER, inner, tokenizer, weights)
+
+    def write(checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
+        if has_adapter(inner):
+            save_adapter(checkpoint / ADAPTER_FOLDER, inner, weights)
+        else:
+            save_model(checkpoint / MODEL_FOLDER, inner, tokenizer, weights)
+
+    return Part(partial(full_weights, model), write)
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
