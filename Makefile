@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+PART ?=
 
-.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full browser clean
+.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full study browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
@@ -44,6 +45,9 @@ bench: .venv/.bench  ## time and memory against TRL, HF generate and vLLM, about
 
 bench-full: .venv/.bench  ## the same with more repetitions and with the growth of both sides
 	$(BIN)/python -m benchmarks --full $(ARGS)
+
+study: .venv/.dev  ## experiments/mode_coverage, PART=confirmatory or all parts; goes on where it was stopped
+	$(BIN)/python -m experiments.mode_coverage.run $(PART) $(ARGS)
 
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \

@@ -39,6 +39,7 @@ class PhaseClock:
         self._seconds: dict[str, float] = {}
         self._open: list[str] = []
         self._since = self._last = now()
+        self._processor_since = time.process_time()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -69,6 +70,12 @@ class PhaseClock:
         phases, total = self._seconds, self._last - self._since
         self._seconds, self._since = {}, self._last
         return phases, total
+
+    def drain_processor(self) -> float:
+        """CPU time of all threads of this process since the last call [s], however many others share its cores."""
+        now = time.process_time()
+        spent, self._processor_since = now - self._processor_since, now
+        return spent
 
     def _claim(self) -> None:
         """Give the time since the last call to the phase that it was spent in."""

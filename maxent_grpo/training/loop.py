@@ -142,6 +142,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     parts.stopping.turn()
     ctx.logging.start(total, state.global_step)
     parts.clock.drain()  # what was put together before belongs to no step
+    parts.clock.drain_processor()
     logger.info("%s", schedule_line(ctx.optimization))
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)
@@ -326,6 +327,7 @@ def _record(ctx: TrainingLoopContext, parts: LoopParts, done: _Done, metrics: di
         metrics |= drain_running(parts.state)
         metrics |= machine_metrics(phases, seconds, ctx.runtime.accelerator)
         metrics |= throughput_metrics(done.work, phases, seconds, parts.yardstick)
+        metrics["throughput/cpu_seconds"] = parts.clock.drain_processor()
         for sentence in parts.health.see(step, metrics, ctx.generation.max_completion_len):
             logger.warning("%s", sentence)
         ctx.logging.write_metrics(step, metrics)

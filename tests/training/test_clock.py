@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -81,6 +82,7 @@ def test_the_phases_of_a_run_add_up_to_its_steps(tmp_path: Path) -> None:
         assert sum(times.values()) == pytest.approx(total, rel=1e-9)
         assert all(value >= 0 for value in times.values())
         found.append(set(times) - {"other"})
+    assert all(line["throughput/cpu_seconds"] > 0 for line in lines)
     assert median(line["time/other_seconds"] / line["time/step_seconds"] for line in lines) < 0.1
     assert set().union(*found) == set(PHASES) - {"meta"}
     # steps from 1: a rollout at odd ones, what follows a line on the next one
@@ -88,6 +90,18 @@ def test_the_phases_of_a_run_add_up_to_its_steps(tmp_path: Path) -> None:
     assert [n for n, names in enumerate(found, 1) if "evaluation" in names] == [4, 8]
     assert [n for n, names in enumerate(found, 1) if "checkpoint" in names] == [4, 7]
     assert [n for n, names in enumerate(found, 1) if "log" in names] == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_cpu_time_is_that_of_work_and_not_of_waiting() -> None:
+    clock = PhaseClock()
+    clock.drain_processor()
+    time.sleep(0.2)
+    waited = clock.drain_processor()
+    started = time.process_time()
+    while time.process_time() - started < 0.2:
+        pass
+    worked = clock.drain_processor()
+    assert waited < 0.1 < 0.2 <= worked
 
 
 def test_no_work_of_a_step_is_left_unclaimed(tmp_path: Path) -> None:

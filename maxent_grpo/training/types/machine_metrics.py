@@ -30,6 +30,11 @@ MACHINE_METRICS: dict[str, MetricInfo] = {
         "the same of the trained passes, forward and backward, over time/policy_seconds and time/backward_seconds",
         when=_COMPUTED,
     ),
+    "throughput/cpu_seconds": MetricInfo(
+        "CPU time of this process, all its threads together, since the line before; on the first line of a run, or of a "
+        "resumed part, since training began, an evaluation before it included",
+        "seconds",
+    ),
     "memory/peak_rss_mib": MetricInfo("largest resident memory of the process so far", "MiB"),
     "memory/peak_cuda_mib": MetricInfo("most memory of the GPU that tensors held so far", "MiB", "there is a GPU"),
 }

@@ -1,0 +1,68 @@
+"""The study's table: its arms are settings that can run, its pairs share a start, and every arm samples the same tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.mode_coverage.run import main, starts_of, sweep_command, write_presets
+from experiments.mode_coverage.table import START, Part, read_study
+from maxent_grpo.config.load import load_config
+from maxent_grpo.config.root import RootConfig
+
+STUDY = read_study()
+
+
+def composed(part: Part, arm: str, pair: int, folder: Path) -> RootConfig:
+    """The settings of one run, through the gates."""
+    return load_config([f"experiment={arm}", f"{START}={pair}"], config_dir=write_presets(STUDY, part, folder))
+
+
+def test_runs_of_a_pair_share_a_start_and_only_the_second_baseline_has_other_seeds(tmp_path: Path) -> None:
+    part = STUDY.parts["confirmatory"]
+    first, again, maxent = (composed(part, arm, 3, tmp_path) for arm in ("dr_grpo", "dr_grpo_again", "maxent"))
+    assert first.model == again.model == maxent.model
+    assert (first.model.init_seed, first.model.warm_start.seed) == (3, 3)
+    assert (first.seed, again.seed, maxent.seed) == (3, 103, 3)
+    assert first.scoring == again.scoring
+    # 0.3 against the sum over tokens, where the policy term is divided by the length limit
+    assert maxent.scoring.weighting.listwise_coef * maxent.generation.max_completion_len == pytest.approx(0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDY.parts)
+def test_every_arm_can_run_and_samples_the_same_number_of_completions(name: str, tmp_path: Path) -> None:
+    part = STUDY.parts[name]
+    for stage in (starts_of(STUDY, part), part):
+        for arm in stage.arms:
+            config = composed(stage, arm.name, 0, tmp_path)
+            optimization = config.optimization
+            rollouts = optimization.total_training_steps / optimization.num_iterations
+            assert rollouts * optimization.prompts_per_step * config.generation.num_generations == stage.steps * 256, (
+                arm
+            )
+            assert (optimization.learning_rate, optimization.minibatches) == (3e-4, 1), arm
+
+
+def test_a_part_is_one_sweep_with_whole_pairs_in_turn_that_goes_on_where_it_was(tmp_path: Path) -> None:
+    command = sweep_command(STUDY, STUDY.parts["confirmatory"], tmp_path, 2)
+    varied = [word for word in command if "," in word]
+    assert varied == [
+        "model.warm_start.seed=0,1,2,3,4,5,6,7",
+        "experiment=dr_grpo,dr_grpo_again,dr_grpo_hot,maxent,soft,uniqueness",
+    ]
+    assert "run.sweep_resume=true" in command
+
+
+def test_starts_are_made_once_for_all_parts_of_a_task() -> None:
+    first, *others = (starts_of(STUDY, STUDY.parts[name]) for name in ("confirmatory", "exploratory", "doses", "pull"))
+    assert (first.name, first.pairs) == ("start-coloring", list(range(8)))
+    assert all(other == first for other in others)
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["confirmatry"])
+    assert stop.value.code == 2
+    assert "no part confirmatry: there are confirmatory, " in capsys.readouterr().err
