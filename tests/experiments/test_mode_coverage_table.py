@@ -21,12 +21,13 @@ def composed(part: Part, arm: str, pair: int, folder: Path) -> RootConfig:
 
 def test_runs_of_a_pair_share_a_start_and_only_the_second_baseline_has_other_seeds(tmp_path: Path) -> None:
     part = STUDY.parts["confirmatory"]
-    first, again, maxent = (composed(part, arm, 3, tmp_path) for arm in ("dr_grpo", "dr_grpo_again", "maxent"))
+    arms = ("dr_grpo", "dr_grpo_again", "maxent_pilot")
+    first, again, maxent = (composed(part, arm, 3, tmp_path) for arm in arms)
     assert first.model == again.model == maxent.model
     assert (first.model.init_seed, first.model.warm_start.seed) == (3, 3)
     assert (first.seed, again.seed, maxent.seed) == (3, 103, 3)
     assert first.scoring == again.scoring
-    # 0.3 against the sum over tokens, where the policy term is divided by the length limit
+    # the pilot's 0.3 was against the sum over tokens; here the policy term is divided by the length limit
     assert maxent.scoring.weighting.listwise_coef * maxent.generation.max_completion_len == pytest.approx(0.3)
 
 
@@ -50,7 +51,7 @@ def test_a_part_is_one_sweep_with_whole_pairs_in_turn_that_goes_on_where_it_was(
     varied = [word for word in command if "," in word]
     assert varied == [
         "model.warm_start.seed=0,1,2,3,4,5,6,7",
-        "experiment=dr_grpo,dr_grpo_again,dr_grpo_hot,maxent,soft,uniqueness",
+        "experiment=dr_grpo,dr_grpo_again,dr_grpo_hot,maxent,maxent_pilot,soft,uniqueness",
     ]
     assert "run.sweep_resume=true" in command
 
