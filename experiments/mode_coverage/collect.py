@@ -12,13 +12,9 @@ from experiments.mode_coverage.table import START, Arm, Part, Study
 from maxent_grpo.report.read import EVALUATIONS_FILE, iterate_jsonl, read_config, read_metrics, read_versions
 from maxent_grpo.sweeps.record import Standing, read_jobs
 
-EXACT = "eval/exact/within/"
-"""The policy over the task's answers alone, as sampling over the answer alphabet sees it."""
-RENAMED = {
-    "eval/exact/mode_entropy_ratio": "H_valid",
-    "eval/exact/effective_modes": "effective_modes",
-    "eval/greedy": "greedy",
-}
+EXACT = "eval/exact/sampled/"
+"""The policy that is sampled from, every token one of the answer alphabet or the end: figures without sampling noise."""
+SHORT = {"mode_entropy_ratio": "H_valid"}
 SAMPLED = ("eval/pass@", "eval/coverage@", "eval/distinct@")
 OF_PROBLEMS = ("pass@1", "pass@8", "coverage@8", "distinct@8")
 """Figures that are kept of each problem at the last evaluation, for intervals over problems within seeds."""
@@ -72,17 +68,18 @@ def settings_hash(config: Mapping[str, Any]) -> str:
 
 
 def curve(lines: list[Record], config: Mapping[str, Any]) -> Iterator[dict[str, float]]:
-    """The measures of every evaluation, with the tokens sampled and the CPU time spent until then."""
+    """The measures of every evaluation, with what was sampled and the CPU time spent until then."""
     group, prompts = config["generation"]["num_generations"], config["optimization"]["prompts_per_step"]
-    tokens = seconds = 0.0
+    tokens = completions = seconds = 0.0
     for line in lines:
         seconds += line.get("throughput/cpu_seconds", 0.0)
         if "time/rollout_seconds" in line:
-            drawn = line.get("sampling/prompts_drawn", prompts)
-            tokens += drawn * group * line["completion/mean_length"]
+            sampled = line.get("sampling/prompts_drawn", prompts) * group
+            completions, tokens = completions + sampled, tokens + sampled * line["completion/mean_length"]
         figures = measures(line)
         if figures:
-            yield {"step": line["step"], "rollout_tokens": round(tokens), "cpu_seconds": round(seconds, 2), **figures}
+            spent = {"completions": round(completions), "tokens": round(tokens), "cpu_seconds": round(seconds, 2)}
+            yield {"step": line["step"], **spent, **figures}
 
 
 def measures(line: Mapping[str, Any]) -> dict[str, float]:
@@ -90,8 +87,8 @@ def measures(line: Mapping[str, Any]) -> dict[str, float]:
     found = {name.removeprefix(EXACT): value for name, value in line.items() if name.startswith(EXACT)}
     if not found:
         found = {name.removeprefix("eval/"): value for name, value in line.items() if name.startswith(SAMPLED)}
-    found |= {short: line[name] for name, short in RENAMED.items() if name in line}
-    return {name: round(float(value), DIGITS) for name, value in found.items()}
+    found |= {"greedy": line["eval/greedy"]} if found else {}
+    return {SHORT.get(name, name): round(float(value), DIGITS) for name, value in found.items()}
 
 
 def problem_figures(folder: Path, step: int) -> dict[str, list[float]]:
@@ -100,7 +97,7 @@ def problem_figures(folder: Path, step: int) -> dict[str, list[float]]:
     ordered = [rows[name].get("exact") for name in sorted(rows)]
     if any(row is None for row in ordered):
         return {}
-    return {name: [round(row[f"within/{name}"], 4) for row in ordered if row is not None] for name in OF_PROBLEMS}
+    return {name: [round(row[f"sampled/{name}"], 4) for row in ordered if row is not None] for name in OF_PROBLEMS}
 
 
 def write_record(path: Path, record: Record) -> None:

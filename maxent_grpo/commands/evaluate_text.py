@@ -17,7 +17,7 @@ from maxent_grpo.telemetry.progress import format_duration
 from maxent_grpo.training.evaluation_plan import Subject
 
 SECONDS_BETWEEN_LINES = 5.0
-ONLY_RECORDED = ("exact/within/", "exact/distinct@", "exact/mode_")
+ONLY_RECORDED = ("exact/within/", "exact/sampled/", "exact/distinct@", "exact/mode_")
 """Beginnings of figures that evaluation.json holds and the table leaves out."""
 
 

@@ -20,9 +20,11 @@ HIGHER_IS_BETTER = (
     ),
     *("eval/exact/pass@*", "eval/exact/distinct@*", "eval/exact/coverage@*", "eval/exact/within/pass@*"),
     *("eval/exact/within/distinct@*", "eval/exact/within/coverage@*", "eval/seed/pass@1", "eval/seed/coverage"),
+    *("eval/exact/sampled/pass@*", "eval/exact/sampled/distinct@*", "eval/exact/sampled/coverage@*"),
 )
 LOWER_IS_BETTER = (
     *("eval/exact/kl_to_optimum", "eval/exact/within/kl_to_optimum", "eval/exact/outside_mass", "time/step_seconds"),
+    *("eval/exact/sampled/kl_to_optimum", "eval/exact/sampled/outside_mass"),
 )
 """Entries of which one direction is better whatever the method; of most metrics neither is."""
 

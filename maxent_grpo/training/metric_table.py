@@ -72,6 +72,7 @@ _COMPARED = "the trainer has log-probs at rollout weights: always but in later u
 _CORRECTED = "scoring.mismatch.mode is not bypass"
 _DISCOUNTED = "scoring.row_weights.kind=answer_entropy"
 _TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_scaled"
+_RESTRICTED = "sampling is restricted by generation.allowed_tokens"
 _SEVERAL = "reward.terms has two or more"
 _LISTWISE = "some group takes part in the listwise term"
 
@@ -336,6 +337,25 @@ METRICS: dict[str, MetricInfo] = {
     "eval/exact/within/distinct@*": MetricInfo("exact distinct@k of the same renormalised policy", "modes"),
     "eval/exact/within/coverage@*": MetricInfo("exact coverage@k of the same renormalised policy"),
     "eval/exact/within/kl_to_optimum": MetricInfo("KL from the optimum to the same renormalised policy", "nats"),
+    "eval/exact/sampled/pass@*": MetricInfo(
+        "exact pass@k of the policy that is sampled from, every token drawn from the allowed ones alone",
+        when=_RESTRICTED,
+    ),
+    "eval/exact/sampled/distinct@*": MetricInfo("exact distinct@k of the same policy", "modes", _RESTRICTED),
+    "eval/exact/sampled/coverage@*": MetricInfo("exact coverage@k of the same policy", when=_RESTRICTED),
+    "eval/exact/sampled/outside_mass": MetricInfo(
+        "probability that it gives no listed answer, such as one that ends too soon", when=_RESTRICTED
+    ),
+    "eval/exact/sampled/kl_to_optimum": MetricInfo("KL from the optimum to the same policy", "nats", _RESTRICTED),
+    "eval/exact/sampled/mode_entropy": MetricInfo(
+        "entropy of the same policy over a row's right answers, renormalised", "nats", _RESTRICTED
+    ),
+    "eval/exact/sampled/mode_entropy_ratio": MetricInfo(
+        "the same over log of the number of right answers; 1 is uniform", when=_RESTRICTED
+    ),
+    "eval/exact/sampled/effective_modes": MetricInfo(
+        "exp of that entropy: right answers in use; 0 where none has mass", "modes", _RESTRICTED
+    ),
     "eval/seed/pass@1": MetricInfo("pass@1 with a seed tag in the prompt, mean over seeds"),
     "eval/seed/pass@1/*": MetricInfo("pass@1 under one seed's tag"),
     "eval/seed/pass@1_std": MetricInfo("population standard deviation of pass@1 over seeds"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from maxent_grpo.config.evaluation import MAX_EXACT_ANSWERS, SEED_MARK, EvaluationConfig, SeedEvaluationConfig
@@ -108,14 +109,30 @@ def _exact(config: EvaluationConfig, parts: EvaluationParts) -> ExactEvaluation 
         )
     eos = tokenizer.eos_token_id
     assert isinstance(eos, int)
+    token_of = {letter: ids[0] for letter, ids in _alphabet_tokens(task, tokenizer).items()}
     return ExactEvaluation(
         list_answers=task.list_answers,
-        token_of={letter: ids[0] for letter, ids in _alphabet_tokens(task, tokenizer).items()},
+        token_of=token_of,
         eos_token_id=eos,
         pad_token_id=pad_token_id(parts.runtime.tokenizer),
         reference_moves=parts.scoring.reference_sync.every_n_steps > 0,
         head=parts.scorer.head,
+        sampled_ids=_sampled_ids(parts, [*token_of.values(), eos]),
     )
+
+
+def _sampled_ids(parts: EvaluationParts, of_answers: list[int]) -> Tensor | None:
+    """Tokens that sampling is restricted to; None where it is not, or where they cannot write every answer, which is said."""
+    allowed = parts.scorer.distribution.allowed
+    if allowed is None:
+        return None
+    if not bool(allowed[of_answers].all()):
+        parts.logging.write_note(
+            "no exact figures of the policy that is sampled from: generation.allowed_tokens leaves out some of the answers' "
+            "letters"
+        )
+        return None
+    return allowed.nonzero().flatten().cpu()
 
 
 def _missing_for_exact(config: EvaluationConfig, parts: EvaluationParts) -> str | None:

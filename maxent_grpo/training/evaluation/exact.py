@@ -1,7 +1,9 @@
 """Held-out figures without sampling noise, from the probability of every answer there is.
 
-Two views of one policy. It spreads its probability over all sequences of the vocabulary, and the listed answers hold a part
-of it. Figures count what lies outside as wrong; those under ``within/`` renormalise over the listed answers.
+Views of one policy. It spreads its probability over all sequences of the vocabulary, and the listed answers hold a part
+of it. Figures count what lies outside as wrong; those under ``within/`` renormalise over the listed answers. Where sampling is
+restricted to some tokens, those under ``sampled/`` are of the policy that is sampled from: every token drawn from these alone,
+what is not a listed answer wrong. They are what sampled figures at temperature 1 are estimates of.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +34,9 @@ from maxent_grpo.training.types.rewards import CompletionRecord, GenerationBatch
 from maxent_grpo.training.types.weighting import WeightingSettings
 
 WITHIN = "within/"
+SAMPLED = "sampled/"
+OF_SAMPLED = ("outside_mass", "kl_to_optimum", "pass@", "distinct@", "coverage@", "effective_modes", "mode_entropy")
+"""Beginnings of the figures that are given of the sampled policy too."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class ExactEvaluation:
     """The reference is scored anew at every evaluation."""
     head: HeadTransform | None = None
     """What policy and reference do to the products of their output matrix; None takes their own logits."""
+    sampled_ids: Tensor | None = None
+    """Tokens that sampling is restricted to, end tokens included, ascending; None where it is not."""
     tables: dict[str, AnswerTable] = field(default_factory=dict)
     reference_logp: dict[str, Tensor] = field(default_factory=dict)
 
@@ -96,6 +104,7 @@ def exact_rows(
     assert ctx.runtime is not None
     tables = [exact.table(ctx, row) for row in rows]
     policy = _scores(ctx, exact, ctx.model, rows, tables)
+    sampled = policy if exact.sampled_ids is None else _scores(ctx, exact, ctx.model, rows, tables, exact.sampled_ids)
     reference_model = ctx.runtime.reference_model
     if exact.reference_moves:
         exact.reference_logp.clear()
@@ -106,16 +115,22 @@ def exact_rows(
         ]
         scored = _scores(ctx, exact, reference_model, [row for row, _ in new], [table for _, table in new])
         exact.reference_logp |= {row["row_id"]: logp for (row, _), logp in zip(new, scored, strict=True)}
-    return {
-        row["row_id"]: exact_figures(
-            log_policy,
-            table,
-            ctx.evaluation.ks,
+    found: dict[str, dict[str, float]] = {}
+    for row, table, log_policy, log_sampled in zip(rows, tables, policy, sampled, strict=True):
+        figures = partial(
+            exact_figures,
+            table=table,
+            ks=ctx.evaluation.ks,
             right_threshold=weighting.right_threshold,
             log_optimum=log_optimum(table, weighting, exact.reference_logp.get(row["row_id"])),
         )
-        for row, table, log_policy in zip(rows, tables, policy, strict=True)
-    }
+        found[row["row_id"]] = figures(log_policy)
+        if exact.sampled_ids is not None:
+            of_sampled = figures(log_sampled).items()
+            found[row["row_id"]] |= {
+                f"{SAMPLED}{name}": value for name, value in of_sampled if name.startswith(OF_SAMPLED)
+            }
+    return found
 
 
 def _scores(
@@ -124,15 +139,18 @@ def _scores(
     model: Any,
     rows: Sequence[dict[str, Any]],
     tables: Sequence[AnswerTable],
+    allowed: Tensor | None = None,
 ) -> list[Tensor]:
-    """log pi(y | x) of every answer of every row."""
+    """log pi(y | x) of every answer of every row, over the whole vocabulary or the allowed tokens."""
     if not rows:
         return []
     lookup = ctx.runtime.prompt_cache_get if ctx.runtime is not None else None
     assert lookup is not None
     prompts = [lookup(row["prompt"]).input_ids for row in rows]
     with evaluation_mode(model):
-        return score_answers(model, prompts, [table.token_ids for table in tables], exact.pad_token_id, exact.head)
+        return score_answers(
+            model, prompts, [table.token_ids for table in tables], exact.pad_token_id, exact.head, allowed
+        )
 
 
 def log_optimum(table: AnswerTable, weighting: WeightingSettings, log_reference: Tensor | None) -> Tensor | None:

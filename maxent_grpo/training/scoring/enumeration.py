@@ -91,8 +91,11 @@ def score_answers(
     answers: Sequence[Sequence[Sequence[int]]],
     pad_token_id: int,
     head: HeadTransform | None = None,
+    allowed: Tensor | None = None,
 ) -> list[Tensor]:
     """log pi(y | x) [nats] of each answer of each prompt in float64, on the CPU: at temperature 1, over the whole vocabulary.
+
+    With ``allowed`` every token is drawn from these tokens alone, as sampling that is restricted to them draws it.
 
     Args:
         model: causal language model in evaluation mode.
@@ -100,6 +103,10 @@ def score_answers(
         answers: the token ids of each prompt's answers, end tokens included.
         pad_token_id: fills prompts on the left.
         head: what the model does to the products of its output matrix; None takes its own logits.
+        allowed: ids of the tokens that can be sampled, ascending; None is the whole vocabulary.
+
+    Raises:
+        ValueError: an answer holds a token that is not allowed.
     """
     trees: dict[tuple[tuple[int, ...], ...], AnswerTree] = {}
     parts: list[tuple[int, AnswerTree]] = []
@@ -113,7 +120,7 @@ def score_answers(
     for group in _forward_groups(parts, prompts):
         tree = group[0][1]
         inputs = pack_tree([prompts[number] for number, _ in group], tree, pad_token_id, _dtype(model))
-        for (number, _), values in zip(group, _score_tree(model, inputs, tree, head), strict=True):
+        for (number, _), values in zip(group, _score_tree(model, inputs, tree, head, allowed), strict=True):
             scored[number].append(values)
     return [torch.cat(pieces) for pieces in scored]
 
@@ -148,21 +155,33 @@ def pack_tree(prompts: Sequence[Sequence[int]], tree: AnswerTree, pad_token_id: 
     )
 
 
-def _score_tree(model: nn.Module, inputs: ModelInputs, tree: AnswerTree, transform: HeadTransform | None) -> Tensor:
+def _score_tree(
+    model: nn.Module, inputs: ModelInputs, tree: AnswerTree, transform: HeadTransform | None, allowed: Tensor | None
+) -> Tensor:
     """Sums of log-probabilities [prompts, answers]; each node's distribution is normalised once."""
     inputs = inputs.to(next(model.parameters()).device)
+    targets = inputs.target_ids
+    if allowed is not None:
+        allowed = allowed.to(targets.device)
+        if not bool(torch.isin(targets, allowed).all()):
+            raise ValueError("an answer holds a token that cannot be sampled: allow all tokens of the answers")
+        targets = torch.searchsorted(allowed, targets)
     # float64, so that probabilities of thousands of answers still sum to at most 1
     if transform is None:
-        log_probs = torch.log_softmax(last_logits(model, inputs).double(), dim=-1)
-        chosen = log_probs[inputs.model_row, inputs.place, inputs.target_ids]
+        logits = last_logits(model, inputs)
+        logits = logits if allowed is None else logits[..., allowed]
+        chosen = torch.log_softmax(logits.double(), dim=-1)[inputs.model_row, inputs.place, targets]
     else:
         head = output_head(model)
         assert isinstance(head, nn.Linear), "setup has looked at the head before it gave a transform"
         with head_input(head) as caught:
             last_logits(model, inputs)
         hidden = caught[0][:, -inputs.num_kept :].flatten(0, 1)
+        weight, bias = head.weight, head.bias
+        if allowed is not None:
+            weight, bias = weight[allowed], None if bias is None else bias[allowed]
         place = inputs.model_row * inputs.num_kept + inputs.place
-        chosen = pair_logp(hidden, head.weight, head.bias, transform, place, inputs.target_ids)
+        chosen = pair_logp(hidden, weight, bias, transform, place, targets)
     sums = torch.zeros(len(inputs.input_ids) * tree.num_answers, dtype=torch.float64, device=chosen.device)
     return sums.index_add_(0, inputs.row, chosen).view(-1, tree.num_answers).cpu()
 

@@ -77,15 +77,18 @@ def test_neither_batch_size_nor_order_of_rows_nor_other_draws_change_a_figure(
     lab.ctx.seeds.rows_by_seed = [rows[::-1] for rows in lab.ctx.seeds.rows_by_seed]  # type: ignore[union-attr]
 
 
-def direct_policy(lab: Evaluated, row: dict[str, Any]) -> dict[str, float]:
-    """Probability of each answer of two letters, by a forward pass of its own."""
+def direct_policy(lab: Evaluated, row: dict[str, Any], allowed: list[int] | None = None) -> dict[str, float]:
+    """Probability of each answer of two letters, by a forward pass of its own, over all tokens or the allowed ones."""
     tokenizer, found = lab.ctx.tokenizer, {}
     prompt = tokenizer(str(row["prompt"]), add_special_tokens=False)["input_ids"]
     for text in map("".join, itertools.product("RGB", repeat=2)):
         answer = [*tokenizer.convert_tokens_to_ids(list(text)), tokenizer.eos_token_id]
         with torch.no_grad():
             logits = lab.model(input_ids=torch.tensor([prompt + answer])).logits[0]
-        log_probs = torch.log_softmax(logits, dim=-1)
+        outside = torch.zeros(logits.shape[-1], dtype=torch.bool)
+        if allowed is not None:
+            outside[[token for token in range(len(outside)) if token not in allowed]] = True
+        log_probs = torch.log_softmax(logits.masked_fill(outside, -torch.inf), dim=-1)
         found[text] = math.exp(sum(float(log_probs[len(prompt) - 1 + n, t]) for n, t in enumerate(answer)))
     return found
 
@@ -111,6 +114,21 @@ def test_exact_figures_are_those_of_a_direct_forward_pass_of_each_answer(lab: Ev
         divergence = sum(share * math.log(share / pi[text]) for text, share in optimum.items())
         assert exact["kl_to_optimum"] == pytest.approx(divergence, abs=1e-9)
         assert exact["within/kl_to_optimum"] == pytest.approx(divergence + math.log(mass), abs=1e-9)
+
+
+def test_the_figures_of_the_sampled_policy_are_those_of_a_pass_over_the_allowed_tokens(lab: Evaluated) -> None:
+    """Every token from the letters and the end token alone, with what ends too soon or too late as wrong."""
+    assert lab.ctx.exact is not None
+    tokenizer = lab.ctx.tokenizer
+    letters = [*tokenizer.convert_tokens_to_ids(list("RGB")), tokenizer.eos_token_id]
+    for row in lab.ctx.evaluation.rows:
+        pi = direct_policy(lab, row, letters)
+        exact = exact_rows(lab.ctx, lab.ctx.exact, [row])[row["row_id"]]
+        right = [pi[mode] for mode in row["modes"]]
+        assert sum(right) > exact["pass@1"]  # some of the whole vocabulary's mass lies elsewhere
+        assert exact["sampled/outside_mass"] == pytest.approx(1 - sum(pi.values()), abs=1e-9)
+        assert exact["sampled/pass@4"] == pytest.approx(1 - (1 - sum(right)) ** 4, abs=1e-9)
+        assert exact["sampled/coverage@4"] == pytest.approx(sum(1 - (1 - p) ** 4 for p in right) / len(right), abs=1e-9)
 
 
 def test_many_samples_lie_around_the_exact_figures(tmp_path: Path) -> None:

@@ -17,10 +17,17 @@ PROMPTS = [[1, 40, 41, 42], [1, 50], [1, 60, 61, 62, 63, 64, 65]]
 ANSWERS = [[*letters, END] for letters in itertools.product((57, 46, 41), repeat=3)]
 
 
-def direct(model: nn.Module, prompt: list[int], answer: list[int]) -> float:
-    """log pi(answer | prompt) from a pass of its own, without padding, sharing or masks."""
+ALLOWED = [END, 41, 46, 57]
+
+
+def direct(model: nn.Module, prompt: list[int], answer: list[int], allowed: list[int] | None = None) -> float:
+    """log pi(answer | prompt) from a pass of its own, without padding, sharing or masks; of other tokens only if allowed."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + answer])).logits[0].double()
+    if allowed is not None:
+        outside = torch.ones(logits.shape[-1], dtype=torch.bool)
+        outside[allowed] = False
+        logits = logits.masked_fill(outside, -torch.inf)
     log_probs = torch.log_softmax(logits, dim=-1)
     return sum(float(log_probs[len(prompt) - 1 + n, token]) for n, token in enumerate(answer))
 
@@ -37,6 +44,20 @@ def test_each_answer_has_the_log_probability_of_its_own_forward_pass(
     for prompt, answers, values in zip(PROMPTS, (ANSWERS, uneven, ANSWERS), scored, strict=True):
         expected = [direct(model, prompt, answer) for answer in answers]
         assert values.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("head", [None, HeadTransform(scale=2.0)])
+def test_tokens_that_cannot_be_sampled_have_no_part_in_a_score(head) -> None:
+    model = tiny_llama()
+    if head is not None:
+        model.lm_head.weight.data /= head.scale
+    [scored] = score_answers(model, PROMPTS[:1], [ANSWERS], 0, head, torch.tensor(ALLOWED))
+    if head is not None:
+        model.lm_head.weight.data *= head.scale
+    expected = [direct(model, PROMPTS[0], answer, ALLOWED) for answer in ANSWERS]
+    assert scored.tolist() == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="cannot be sampled"):
+        score_answers(model, PROMPTS[:1], [ANSWERS], 0, head, torch.tensor(ALLOWED[:-1]))
 
 
 def test_the_probabilities_of_a_prefixs_continuations_sum_to_that_of_the_prefix() -> None:
