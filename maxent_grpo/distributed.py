@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
+
+from maxent_grpo.errors import GenerationError
 
 T = TypeVar("T")
 
@@ -49,6 +52,44 @@ def gather_on_main(accelerator: Accelerator, value: T) -> list[T]:
 def any_rank(accelerator: Accelerator, condition: bool) -> bool:
     """Whether the condition holds on at least one process; the same answer everywhere."""
     return global_sum(accelerator, [float(condition)])[0] > 0
+
+
+def together(accelerator: Accelerator, sample: Callable[[], T]) -> T:
+    """What ``sample`` returns, unless the sampler of any process gives up: then all raise, and go the same way from there.
+
+    ``sample`` makes no collective of its own.
+
+    Raises:
+        GenerationError: this process's, or else the first of the others'.
+    """
+    if accelerator.num_processes == 1:
+        return sample()
+    made, error = None, None
+    try:
+        made = sample()
+    except GenerationError as found:
+        error = found
+    raise_together(accelerator, error)
+    return cast(T, made)
+
+
+def raise_together(accelerator: Accelerator, error: GenerationError | None) -> None:
+    """Raise on every process what one of them has met: its own error, or else the first of the others'.
+
+    Raises:
+        GenerationError: there is one.
+    """
+    everywhere = gather_all(accelerator, None if error is None else str(error))
+    if error is not None:
+        raise error
+    for text in everywhere:
+        if text is not None:
+            raise GenerationError(text)
+
+
+def raising(accelerator: Accelerator) -> Callable[[GenerationError | None], None] | None:
+    """``raise_together`` for several processes; None for one, which raises by itself."""
+    return partial(raise_together, accelerator) if accelerator.num_processes > 1 else None
 
 
 def from_main(accelerator: Accelerator, value: T) -> T:

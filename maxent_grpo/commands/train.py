@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -120,9 +121,14 @@ def main(arguments: list[str] | None = None) -> None:
         if not here.is_main and not has_begun:
             leave_word_to_main(_status(error))
         _tell(error, here)
+        if (
+            here.size > 1
+        ):  # a launcher ends those that are left, and this one is ending already, with a status of its own
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(_status(error))
     except KeyboardInterrupt:  # between jobs, or outside of training: inside it is a wish to stop, which saves
-        print(f"{program()}: interrupted", file=sys.stderr)
+        if here.is_main or has_begun:
+            print(f"{program()}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
@@ -147,10 +153,13 @@ def hydra_main(config: DictConfig) -> None:
 
 def _train(checked: RootConfig, overrides: list[str]) -> None:
     """Run; exits with the status of a run that was stopped before its end."""
+    from maxent_grpo.training.peers import leave
     from maxent_grpo.training.preview.run import start
     from maxent_grpo.training.stopping import EXIT_STATUS
 
     stopped = start(checked, overrides, started=_started).stopped
+    if place().size > 1:
+        leave()
     if stopped:
         # no error, so that it also ends a sweep, whose other jobs would only begin
         sys.exit(EXIT_STATUS[stopped])

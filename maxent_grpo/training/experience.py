@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from maxent_grpo.distributed import any_rank
+from maxent_grpo.distributed import any_rank, raising
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.rewards.batch import TrainerState
@@ -337,7 +337,8 @@ def sample_prompts(
 
     ``grading`` is given each loader batch while the next one is sampled.
     """
-    agree = partial(any_rank, ctx.runtime.accelerator)
+    accelerator = ctx.runtime.accelerator
+    agree = partial(any_rank, accelerator)
     batches: list[GenerationBatch] = []
     portions: list[RowRange] = []
     kept = 0
@@ -346,7 +347,12 @@ def sample_prompts(
         first = kept
         for part in local_loader_ranges(len(step), ctx):
             batch = collect_rollout(
-                shard[part.slice], resources.generator, ctx.generation, agree=agree, required=required
+                shard[part.slice],
+                resources.generator,
+                ctx.generation,
+                agree=agree,
+                raise_together=raising(accelerator),
+                required=required,
             )
             grading.add(batch)
             batches.append(batch)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from maxent_grpo.config.quoting import setting_word
+from maxent_grpo.distributed import from_main
 from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
 from maxent_grpo.telemetry.health import HealthWatch
@@ -174,7 +175,8 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
                 rollouts.settle(state.global_step)
                 evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
-            is_best, stop = parts.saving.best.update(metrics)
+            # by the main process's numbers: a time, for one, is another on each
+            is_best, stop = from_main(ctx.runtime.accelerator, parts.saving.best.update(metrics))
             state.stop_training = stop
         _record(ctx, parts, done, metrics)
         if _save_due(parts, total, is_best):
@@ -238,7 +240,10 @@ def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: R
             raise  # nothing is trained yet
         parts.buffer.put_back()
         # what the next rollout fails with comes again when it is asked for again; the step's error is the one to know
-        with suppress(GenerationError, RewardError):
+        passed_over = (
+            (GenerationError, RewardError) if ctx.runtime.accelerator.num_processes == 1 else (GenerationError,)
+        )
+        with suppress(*passed_over):  # a grader's error is one process's alone, and the others would wait for it
             rollouts.settle(step)
         try:
             _save_once(ctx, parts)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
+import torch.distributed as dist
 from accelerate import Accelerator
 
 from maxent_grpo.config.root import RootConfig
@@ -90,6 +91,12 @@ def met(config: RootConfig) -> Iterator[Peers]:
             raise cause from error
         finally:
             watch.stop()
+
+
+def leave() -> None:
+    """Take this process out of those that were started with it, once their last run is over."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextmanager

@@ -125,9 +125,10 @@ def run_from_config(
     with met(config) as peers:
         with recorded(config, overrides, watchers, peers) as record, ExitStack() as ending:
             result = _run(record.config, record.handles, record.resume, peers, until, stopping, ending)
+        # before the first process ends, which with a launcher is the end of all
+        if wants_requeue(config.run.requeue, result.stopped):
+            requeue_job(got_anywhere=bool(result.metrics) or result.stopped is not StopCause.time_limit)
         peers.part()
-    if wants_requeue(config.run.requeue, result.stopped):
-        requeue_job(got_anywhere=bool(result.metrics) or result.stopped is not StopCause.time_limit)
     return result
 
 

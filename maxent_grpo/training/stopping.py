@@ -19,6 +19,7 @@ from types import FrameType
 from accelerate import Accelerator
 
 from maxent_grpo.distributed import gather_all
+from maxent_grpo.launched import place
 
 
 class StopCause(IntEnum):
@@ -138,4 +139,5 @@ class Stopping:
         self.seen = max(self.seen, cause)
         # what was interrupted may be in the middle of printing: neither print nor logging may be called here
         again = "" if cause is StopCause.notice else ", a second one ends it at once"
-        os.write(2, f"{SAID[cause]}: the run stops after this step and saves{again}\n".encode())
+        if place().is_main:
+            os.write(2, f"{SAID[cause]}: the run stops after this step and saves{again}\n".encode())

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.launches import DEADLINE, TORCHRUN, Launch
+import pytest
+from support.launches import DEADLINE, TORCHRUN, Launch, accelerate_launch
+from support.ranks import call_together
 from support.runs import SMALL, metric_lines
 
 
-def test_two_processes_are_one_run(tmp_path: Path) -> None:
-    ended = Launch(TORCHRUN, [*SMALL, "logging.console=plain"], tmp_path).wait(DEADLINE)
+def launchers() -> list[object]:
+    return [
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param(accelerate_launch(), id="accelerate", marks=pytest.mark.slow),
+    ]
+
+
+@pytest.mark.parametrize("launcher", launchers())
+def test_two_processes_are_one_run(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    ended = Launch(launcher, [*SMALL, "logging.console=plain"], tmp_path).wait(DEADLINE)
     assert ended.status == 0, ended.err
     [run_dir] = (tmp_path / "outputs").glob("2*/*")
     assert [line["step"] for line in metric_lines(run_dir)] == [0, 1, 2]
@@ -18,3 +28,16 @@ def test_two_processes_are_one_run(tmp_path: Path) -> None:
     assert len(ended.err.splitlines()) == 1, ended.err
     assert not (run_dir / ".lock").exists()
     assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_2"
+
+
+def test_all_processes_end_with_the_same_weights_and_one_writes(tmp_path: Path) -> None:
+    first, second = call_together(
+        "support.whole_runs:held", str(tmp_path / "run"), "controller=effective_size", "controller.target_size=2"
+    )
+    assert first["digest"] == second["digest"]
+    assert first["controller"] == second["controller"]
+    assert first["step"] == second["step"] == 2
+    assert first["run_dir"] == second["run_dir"]
+    assert first["writers"] > 0
+    assert second["writers"] == 0
+    assert [line["step"] for line in metric_lines(tmp_path / "run")] == [0, 1, 2]

@@ -11,24 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.ranks import TESTS
+from support.ranks import TESTS, free_port
 
 REPOSITORY = TESTS.parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2")
-ACCELERATE = (
-    *(sys.executable, "-m", "accelerate.commands.launch"),
-    *(
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-    ),
-)
 DEADLINE = 600.0
 """For a launch that ends well: long, since the machine may be busy [seconds]."""
 
@@ -41,6 +27,15 @@ class Ended:
     out: str
     err: str
     seconds: float
+
+
+def accelerate_launch() -> tuple[str, ...]:
+    """`accelerate launch`, which starts several processes without a GPU as well if it is told that there are several."""
+    return (
+        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--main_process_port", str(free_port())),
+    )
 
 
 class Launch:

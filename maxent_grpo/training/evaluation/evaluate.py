@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from maxent_grpo.distributed import gather_all
+from maxent_grpo.distributed import gather_all, together
 from maxent_grpo.training.evaluation.exact import exact_rows, summarise_exact
 from maxent_grpo.training.evaluation.sampled import EvaluatedRow, sample_rows, summarise
 from maxent_grpo.training.evaluation.seeds import SeedAnswers, answer_under_seeds, summarise_seeds
@@ -20,11 +22,11 @@ def evaluate(ctx: ValidationContext, step: int) -> dict[str, float]:
     """
     ctx = replace(ctx, state=replace(ctx.state, global_step=step))
     shard = ctx.evaluation.rows[ctx.accelerator.process_index :: ctx.accelerator.num_processes]
-    rows = _everywhere(ctx, evaluate_rows(ctx, shard))
+    rows = _everywhere(ctx, partial(evaluate_rows, ctx, shard))
     figures = {f"eval/{name}": value for name, value in summarise(rows, ctx.evaluation.ks).items()}
     greedy: dict[str, EvaluatedRow] = {}
     if ctx.greedy_generator is not None:
-        answers = _everywhere(ctx, sample_rows(ctx, ctx.greedy_generator, shard, 1))
+        answers = _everywhere(ctx, partial(sample_rows, ctx, ctx.greedy_generator, shard, 1))
         greedy = {row.row_id: row for row in answers}
         figures["eval/greedy"] = sum(row.num_right for row in answers) / len(answers)
     exact: dict[str, dict[str, float]] = {}
@@ -35,7 +37,7 @@ def evaluate(ctx: ValidationContext, step: int) -> dict[str, float]:
         figures |= {f"eval/exact/{name}": value for name, value in summary.items()}
     if ctx.seeds is not None:
         ours = {row["row_id"] for row in shard}
-        tagged = _everywhere(ctx, answer_under_seeds(ctx, ctx.seeds, ours.__contains__))
+        tagged = _everywhere(ctx, partial(answer_under_seeds, ctx, ctx.seeds, ours.__contains__))
         figures |= {f"eval/seed/{name}": value for name, value in summarise_seeds(tagged).items()}
     ctx.logging.write_evaluation(step, [row_record(row, greedy.get(row.row_id), exact.get(row.row_id)) for row in rows])
     return figures
@@ -62,8 +64,9 @@ def row_record(row: EvaluatedRow, greedy: EvaluatedRow | None, exact: dict[str, 
     }
 
 
-def _everywhere(ctx: ValidationContext, mine: list[Any]) -> list[Any]:
-    """The rows of all processes, in the order of the held-out rows, on every process."""
+def _everywhere(ctx: ValidationContext, sample: Callable[[], list[Any]]) -> list[Any]:
+    """The rows that all processes sample, in the order of the held-out rows, on every process."""
+    mine = together(ctx.accelerator, sample)
     order = {row["row_id"]: place for place, row in enumerate(ctx.evaluation.rows)}
     everywhere: list[EvaluatedRow | SeedAnswers] = [row for part in gather_all(ctx.accelerator, mine) for row in part]
     return sorted(everywhere, key=lambda row: order[row.row_id])

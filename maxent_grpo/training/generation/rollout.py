@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from maxent_grpo.errors import DataError, GenerationError
@@ -33,6 +34,8 @@ from maxent_grpo.training.types.samplers import BackfillingSampler
 
 logger = logging.getLogger(__name__)
 
+RaiseTogether = Callable[[GenerationError | None], None]
+
 
 def collect_rollout(
     rows: Sequence[Mapping[str, Any]],
@@ -40,6 +43,7 @@ def collect_rollout(
     settings: GenerationSettings,
     *,
     agree: Agree = identity,
+    raise_together: RaiseTogether | None = None,
     required: bool = True,
 ) -> GenerationBatch:
     """Sample ``settings.num_generations`` completions for each row; only complete groups are returned.
@@ -56,6 +60,8 @@ def collect_rollout(
         settings: group size, retry limit and counters.
         agree: collective "any" over processes; every process calls it, and the sampler, equally often. With it a process
             without a complete group returns an empty batch as long as another process has one.
+        raise_together: collective that raises on every process what the sampler of one has raised; such a process goes on as
+            if nothing had come back until all ask, so that nobody waits for it elsewhere. None raises at once.
         required: false returns an empty batch also when no process has a complete group, for a caller that asks on.
 
     Raises:
@@ -67,7 +73,12 @@ def collect_rollout(
     expected, stats = settings.num_generations, settings.generation_stats
     rounds_before = stats["retry_rounds"]
 
-    groups = _sample_all(prompts, generator, settings, agree)
+    patient = _Patient()
+    if raise_together is None:
+        groups = _sample_all(prompts, generator, settings, agree, _aligned)
+    else:
+        groups = _sample_all(prompts, generator, settings, agree, lambda sampler: patient.asking(_aligned(sampler)))
+        raise_together(patient.error)
     stats["excess_completions"] += sum(max(len(group) - expected, 0) for group in groups.completions)
     kept, kept_answers, completions, metadata = drop_empty_prompt_groups(
         prompts, answers, groups.completions, groups.metadata, stats
@@ -89,11 +100,15 @@ def collect_rollout(
 
 
 def _sample_all(
-    prompts: list[str], generator: GenerationFn, settings: GenerationSettings, agree: Agree
+    prompts: list[str],
+    generator: GenerationFn,
+    settings: GenerationSettings,
+    agree: Agree,
+    checking: Callable[[GenerationFn], GenerationFn],
 ) -> AggregatedGenerationState:
     """Ask for every prompt, then for what is missing; counts rounds and partial prompts in the settings' counters."""
     expected, stats = settings.num_generations, settings.generation_stats
-    aligned = _aligned(generator)
+    aligned = checking(generator)
 
     def counted(
         prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
@@ -108,8 +123,30 @@ def _sample_all(
     limit = determine_retry_limit(expected, settings.max_retry_rounds)
     state = retry_incomplete_prompts(prompts, counted, expected, state, limit, agree=agree)
     if settings.vllm.backfill_local and isinstance(generator, BackfillingSampler):
-        retry_incomplete_prompts(prompts, _aligned(generator.backfill), expected, state, 1, agree=agree)
+        retry_incomplete_prompts(prompts, checking(generator.backfill), expected, state, 1, agree=agree)
     return state
+
+
+@dataclass
+class _Patient:
+    """Keeps the first error of a sampler, from which on nothing is asked and nothing comes back."""
+
+    error: GenerationError | None = None
+
+    def asking(self, generator: GenerationFn) -> GenerationFn:
+        """The sampler, with empty groups in place of an error."""
+
+        def asked(
+            prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None
+        ) -> tuple[Completions, Metadata | None]:
+            if self.error is None:
+                try:
+                    return generator(prompts, num_samples, per_prompt_counts)
+                except GenerationError as error:
+                    self.error = error
+            return [[] for _ in prompts], None
+
+        return asked
 
 
 def _aligned(generator: GenerationFn) -> GenerationFn:

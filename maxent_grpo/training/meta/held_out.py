@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maxent_grpo.distributed import any_rank, global_sum
+from maxent_grpo.distributed import any_rank, global_sum, raising
 from maxent_grpo.objective.advantages import leave_one_out_advantages
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.rewards.batch import TrainerState
@@ -60,7 +60,9 @@ class HeldOutRollouts:
             self.generator.begin_rollout(step)
         # counters of their own: generation/* speaks about the rollouts that are trained on
         settings = replace(ctx.generation, generation_stats=dict.fromkeys(GENERATION_COUNTERS, 0))
-        batch = collect_rollout(chosen, self.generator, settings, agree=partial(any_rank, accelerator))
+        batch = collect_rollout(
+            chosen, self.generator, settings, agree=partial(any_rank, accelerator), raise_together=raising(accelerator)
+        )
         state = TrainerState(step, ctx.optimization.schedule.total_training_steps)
         if batch.prompts:
             graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward, state)
