@@ -30,6 +30,7 @@ def test_two_processes_are_one_run(tmp_path: Path, launcher: tuple[str, ...]) ->
     assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_2"
 
 
+@pytest.mark.slow
 def test_all_processes_end_with_the_same_weights_and_one_writes(tmp_path: Path) -> None:
     first, second = call_together(
         "support.whole_runs:held", str(tmp_path / "run"), "controller=effective_size", "controller.target_size=2"
