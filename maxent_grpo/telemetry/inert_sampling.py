@@ -30,7 +30,7 @@ def sampling_rules(config: RootConfig) -> Iterator[Rule]:
         started = [*under("generation.engine", VllmEngineConfig), f"{CLIENT}.launch"]
         yield "a server that is joined was started by its owner", started
     if not generation.vllm.sync_weights:
-        yield "generation.vllm.sync_weights is false", [f"{CLIENT}.sync_interval"]
+        yield "generation.vllm.sync_weights is false", [f"{CLIENT}.sync_interval", "generation.weight_transfer"]
     for name in ("frequency_penalty", "presence_penalty", "top_k", "stop_sequences"):
         if getattr(generation.penalty, f"gen_{name}") is not None:
             yield f"generation.penalty.gen_{name} wins", [f"{CLIENT}.{name}"]

@@ -1,13 +1,15 @@
-"""Runs against a server behind a proxy that spoils some of its answers."""
+"""Runs against a server, behind a proxy that spoils some of its answers or of their own, and what they leave behind."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 from support.faulting_proxy import FaultingProxy
 from support.runs import completion_lines, only_reward
 
@@ -77,3 +79,38 @@ def around_steps(before: Callable[[int], object], after: Callable[[int], object]
 
     with patch.object(loop, "train_step", between):
         yield
+
+
+def of_trainer(pid: int) -> list[psutil.Process]:
+    """Whatever runs with the weights of that trainer: guards, server, and the server's children."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        try:
+            if f"maxent_grpo_{pid}_" in " ".join(process.cmdline()):
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return list(found.values())
+
+
+def servers(pid: int) -> list[psutil.Process]:
+    """The trainer's servers themselves."""
+    return [
+        process
+        for process in of_trainer(pid)
+        if process.is_running() and "api_server" in (words := " ".join(process.cmdline())) and "guard.py" not in words
+    ]
+
+
+def until(is_so: Callable[[], object], seconds: float) -> bool:
+    ends = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def leftovers(pid: int) -> list[object]:
+    """What a trainer has left behind."""
+    return [*of_trainer(pid), *Path("/dev/shm").glob(f"maxent_grpo_{pid}_*")]

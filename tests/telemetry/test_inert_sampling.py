@@ -15,8 +15,9 @@ CASES = {
     ("generation.vllm.url=http://a:1", "generation.engine.kv_cache_gib=4", "generation.vllm.timeout=5.0"): [
         "generation.engine.kv_cache_gib=4: a server that is joined was started by its owner"
     ],
-    ("generation.vllm.sync_weights=false", "generation.vllm.sync_interval=3"): [
-        "generation.vllm.sync_interval=3: generation.vllm.sync_weights is false"
+    ("generation.vllm.sync_weights=false", "generation.vllm.sync_interval=3", "generation.weight_transfer=auto"): [
+        "generation.vllm.sync_interval=3: generation.vllm.sync_weights is false",
+        "generation.weight_transfer=auto: generation.vllm.sync_weights is false",
     ],
     ("generation.vllm.top_k=3", "generation.penalty.gen_top_k=4", "generation.vllm.rounds_cfg=2",
      "generation.max_retry_rounds=5"): [

@@ -11,14 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from support.runs import metric_lines, overrides
 from support.vllm_policy import HAS_VLLM, NEEDS_VLLM
-from support.vllm_runs import AHEAD, LEARNING, assert_groups_are_whole
+from support.vllm_runs import AHEAD, LEARNING, assert_groups_are_whole, leftovers, servers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_VLLM, reason=NEEDS_VLLM)]
 
@@ -33,41 +31,6 @@ def start(run_dir: Path, *extra: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "train.py"), *overrides(run_dir, *LAUNCHED, *extra)]
     with run_dir.with_suffix(".txt").open("w") as sink:
         return subprocess.Popen(command, env=ENVIRONMENT, stdout=sink, stderr=subprocess.STDOUT, text=True)
-
-
-def of_trainer(pid: int) -> list[psutil.Process]:
-    """Whatever runs with the weights of that trainer: guards, server, and the server's children."""
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        try:
-            if f"maxent_grpo_{pid}_" in " ".join(process.cmdline()):
-                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return list(found.values())
-
-
-def servers(pid: int) -> list[psutil.Process]:
-    """The trainer's servers themselves."""
-    return [
-        process
-        for process in of_trainer(pid)
-        if process.is_running() and "api_server" in (words := " ".join(process.cmdline())) and "guard.py" not in words
-    ]
-
-
-def until(is_so: Callable[[], object], seconds: float) -> bool:
-    ends = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.2)
-    return True
-
-
-def leftovers(pid: int) -> list[object]:
-    """What a trainer has left behind."""
-    return [*of_trainer(pid), *Path("/dev/shm").glob(f"maxent_grpo_{pid}_*")]
 
 
 @pytest.mark.parametrize(
