@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.credit import Grading, nothing_graded, valid_rows
 from maxent_grpo.training.experience import (
     Rows,
+    local_portions,
     places_of,
     prompts_per_rollout,
     rollout_tokens,
@@ -34,6 +36,7 @@ from maxent_grpo.training.sampled_rollout import SampledRollout
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.types.rewards import DrawingReport
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
+from maxent_grpo.training.types.samplers import SharingSampler
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +178,11 @@ def _draw(
     drawn = stream.draw(count, across_epochs=True)
     prompts = drawn.batch
     grading = Grading(rows, ctx.reward, trainer_state(ctx, drawn.epoch, step))
+    elsewhere = _sampled_elsewhere(ctx, prompts)
     with clock.phase("rollout"):
+        _count(ctx, resources, elsewhere[0])
         batch, _ = sample_prompts(ctx, resources, prompts, grading, required=False)
+        _count(ctx, resources, elsewhere[1])
     kept: list[int] = []
     places: list[int] = []
     sampled: Groups | None = None
@@ -193,6 +199,30 @@ def _draw(
     drawing.num_drawn += len(prompts)
     drawing.num_informative += int(global_sum(ctx.runtime.accelerator, [len(kept)])[0])
     return [KeptGroup(places[n], select_groups(sampled, [n]), step) for n in kept] if sampled else []
+
+
+def _sampled_elsewhere(ctx: TrainingLoopContext, prompts: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """The prompts of other processes: those before this one's first prompt of the same row, and the others.
+
+    A rollout may ask a row twice, once in each of two epochs, and the second time it wants other completions than the first,
+    whichever processes ask.
+    """
+    numbered = list(enumerate(prompts))
+    own = {place for shard in local_portions(numbered, ctx) for place, _ in shard}
+    first: dict[str, int] = {}
+    for place in sorted(own):
+        first.setdefault(prompts[place]["row_id"], place)
+    before: list[str] = []
+    after: list[str] = []
+    for place, row in numbered:
+        if place not in own:
+            (before if place < first.get(row["row_id"], len(prompts)) else after).append(row["prompt"])
+    return before, after
+
+
+def _count(ctx: TrainingLoopContext, resources: StepResources, prompts: Sequence[str]) -> None:
+    if isinstance(resources.generator, SharingSampler):
+        resources.generator.count_elsewhere(prompts, ctx.generation.num_generations)
 
 
 def _nothing(ctx: TrainingLoopContext) -> Groups:

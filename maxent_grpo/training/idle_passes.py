@@ -33,11 +33,13 @@ def complete_gradient(
     """
     accelerator, dtype = ctx.runtime.accelerator, next(ctx.runtime.model.parameters()).dtype
     tokens = tokens if tokens.total_sequences else _placeholder(tokens)
+    useful = scorer.counters.work
     for _ in range(num_slices, most):
         chunks = scorer.assemble(tokens, RowRange(0, 1), dtype)
         loss = scorer.score(ctx.runtime.trained, chunks, tokens.completion_ids.shape[1]).logp.sum() * 0.0
         check_finite_loss(loss, accelerator, step=step)
         backward(ctx.optimization, accelerator, loss)
+    scorer.counters.work = useful
     if most == 0:
         zero_gradient(trained_parameters(ctx.optimization.handles.base_optimizer))
 

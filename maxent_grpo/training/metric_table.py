@@ -40,14 +40,21 @@ GROUPS: dict[str, MetricGroup] = {
     ),
     "controller/": MetricGroup("Coefficients as the step used them.", "training.metrics.step_metrics"),
     "optim/": MetricGroup("The optimiser's step.", "training.optim.apply_gradients"),
-    "generation/": MetricGroup("Sampling.", "training.metrics.drain_generation_stats"),
+    "generation/": MetricGroup(
+        "Sampling; counts are of all processes, rounds and weights of what they did together.",
+        "training.metrics.generation_metrics",
+    ),
     "mismatch/": MetricGroup(
         "The weight pi_old / mu of the trainer's probability to the sampler's, over the trained tokens whose log-prob the sampler "
         "reported and that were scored; at the level of scoring.mismatch.mode, per token with bypass. Both are of the same weights, so "
         "that it is 1 but for noise; with generation.async_steps=1 pi_old is of the weights that the rollout began to train with.",
         "training.diagnostics.StepSums",
     ),
-    "scoring/": MetricGroup("Work of scoring.", "training.scoring.policy.ScoringCounters"),
+    "scoring/": MetricGroup(
+        "Work of scoring, of all processes. All but scoring/skipped_sequences depend on how a step is shared out: each process cuts its own "
+        "groups into slices, and makes passes over one row where it has fewer slices than another.",
+        "training.scoring.policy.ScoringCounters",
+    ),
     "data/": MetricGroup("Position in the training rows.", "training.metrics.step_metrics"),
     "eval/": MetricGroup(
         "Held-out measurement.",
@@ -56,14 +63,18 @@ GROUPS: dict[str, MetricGroup] = {
     ),
     "time/": MetricGroup(
         "Where the time went since the line before; not reproduced by an equal run. A phase that did not happen is absent. "
-        "What follows a line, writing it and the checkpoint, stands on the next one, and of the last step on none.",
+        "What follows a line, writing it and the checkpoint, stands on the next one, and of the last step on none. Of several processes "
+        "the main one's, whose phases hold what it waits for the others.",
         "training.clock.PhaseClock",
     ),
     "throughput/": MetricGroup(
-        "Speed of one process; not reproduced by an equal run. docs/speed.md says what is counted.",
+        "Speed of all processes together: the work of all over the main process's time, and for utilisation over the rate of its "
+        "machine times their number; not reproduced by an equal run. docs/speed.md says what is counted.",
         "training.throughput.throughput_metrics",
     ),
-    "memory/": MetricGroup("Memory; not reproduced by an equal run.", "training.metrics.machine_metrics"),
+    "memory/": MetricGroup(
+        "Memory, of the process that has most; not reproduced by an equal run.", "training.metrics.machine_metrics"
+    ),
 }
 """Prefix to what its metrics are about, where they are measured, and on which lines they stand."""
 
@@ -110,7 +121,7 @@ METRICS: dict[str, MetricInfo] = {
         "there are some, with reward.on_error abstain",
     ),
     "reward/extra/*": MetricInfo(
-        "mean over the rollout's calls of a number that a reward function logged with log_metric",
+        "mean over the rollout's calls, those of all processes, of a number that a reward function logged with log_metric",
         when="a function logged it",
     ),
     "reward/abstained": MetricInfo("term values left out because the term abstained or failed", "completions"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.equal_record import assert_same_completions, assert_same_evaluations, assert_same_lines
 from support.launches import DEADLINE, TORCHRUN, Launch, accelerate_launch
 from support.ranks import call_together
-from support.runs import SMALL, metric_lines
+from support.runs import SMALL, completion_lines, evaluation_lines, metric_lines, train
 
 
 def launchers() -> list[object]:
@@ -19,7 +20,8 @@ def launchers() -> list[object]:
 
 @pytest.mark.parametrize("launcher", launchers())
 def test_two_processes_are_one_run(tmp_path: Path, launcher: tuple[str, ...]) -> None:
-    ended = Launch(launcher, [*SMALL, "logging.console=plain"], tmp_path).wait(DEADLINE)
+    changed = ("model.dtype=float64", "data.num_eval=3", "optimization.minibatches=2")
+    ended = Launch(launcher, [*SMALL, *changed, "logging.console=plain"], tmp_path).wait(DEADLINE)
     assert ended.status == 0, ended.err
     [run_dir] = (tmp_path / "outputs").glob("2*/*")
     assert [line["step"] for line in metric_lines(run_dir)] == [0, 1, 2]
@@ -28,6 +30,11 @@ def test_two_processes_are_one_run(tmp_path: Path, launcher: tuple[str, ...]) ->
     assert len(ended.err.splitlines()) == 1, ended.err
     assert not (run_dir / ".lock").exists()
     assert (run_dir / "checkpoints" / "latest").read_text().strip() == "step_2"
+
+    train(tmp_path / "one", *changed)
+    assert_same_lines(metric_lines(tmp_path / "one"), metric_lines(run_dir))
+    assert_same_completions(completion_lines(tmp_path / "one"), completion_lines(run_dir))
+    assert_same_evaluations(evaluation_lines(tmp_path / "one"), evaluation_lines(run_dir))
 
 
 @pytest.mark.slow

@@ -103,6 +103,12 @@ class LocalGenerator:
         self._rollout = index
         self._num_drawn.clear()
 
+    def count_elsewhere(self, prompts: Sequence[str], num_samples: int) -> None:
+        """Another process draws the next ``num_samples`` completions of each prompt's row: what is asked here goes on behind them."""
+        for prompt in prompts:
+            stream_id = getattr(prompt, "row_id", "") or f"text:{prompt}"
+            self._num_drawn[stream_id] = self._num_drawn.get(stream_id, 0) + num_samples
+
     @torch.no_grad()
     def __call__(
         self, prompts: list[str], num_samples: int, per_prompt_counts: list[int] | None = None

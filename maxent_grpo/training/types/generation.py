@@ -164,3 +164,6 @@ GENERATION_COUNTERS = (
     "weight_sync_failures",
 )
 """Integer counters of ``GenerationSettings.generation_stats``, drained into the metrics once per step."""
+
+COUNTED_TOGETHER = ("retry_rounds", "weight_syncs", "weight_sync_failures")
+"""Those of them that count what all processes do together; the others count what each did by itself."""

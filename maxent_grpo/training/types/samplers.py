@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ class VersionedSampler(Protocol):
 
     def begin_rollout(self, index: int, *, ahead: int = 0) -> None:
         """Start rollout ``index``, which trains ``ahead`` optimiser steps from now; the same index draws the same samples again."""
+
+
+@runtime_checkable
+class SharingSampler(Protocol):
+    """A sampler that can be told what other processes sample of a rollout, whose samples it then does not draw again."""
+
+    def count_elsewhere(self, prompts: Sequence[str], num_samples: int) -> None:
+        """Another process draws the next ``num_samples`` completions of each prompt's row in this rollout."""
 
 
 @runtime_checkable

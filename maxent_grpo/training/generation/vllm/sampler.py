@@ -84,6 +84,12 @@ class VllmGenerator:
                 "generation.vllm.sync_interval or raise max_staleness"
             )
 
+    def count_elsewhere(self, prompts: Sequence[str], num_samples: int) -> None:
+        """Another process asks for the next ``num_samples`` completions of each prompt's row: what is asked here goes on behind."""
+        for prompt in prompts:
+            stream_id = getattr(prompt, "row_id", "") or f"text:{prompt}"
+            self._num_drawn[stream_id] = self._num_drawn.get(stream_id, 0) + num_samples
+
     def send(self, prompts: list[str], num_samples: int) -> None:
         """Ask for ``num_samples`` completions of each prompt now; the call that asks for them first finds them on their way.
 
