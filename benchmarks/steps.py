@@ -37,6 +37,8 @@ class Work:
     completion: int = 64
     group: int = 8
     prompts: int = 2
+    at_once: int = 0
+    """Completions that we sample at once; 0 is all of a step."""
     steps: int = 3
     """Steps that a process takes."""
     drop: int = 1
@@ -85,7 +87,8 @@ def overrides(work: Work, prepared: Prepared, run_dir: Path) -> list[str]:
         *chosen, "scoring=dr_grpo", "data=table", f"data.path={prepared.table}", "data.grader=exact",
         "data.eval_fraction=0", "data.shuffle=false", "evaluation.enabled=false",
         f"generation.max_prompt_len={work.prompt_length}", f"generation.max_completion_len={work.completion}",
-        f"generation.num_generations={work.group}", "generation.allowed_tokens=[]",
+        f"generation.num_generations={work.group}", f"generation.batch_size={work.at_once}",
+        "generation.allowed_tokens=[]",
         f"optimization.prompts_per_step={work.prompts}", f"optimization.total_training_steps={work.steps}",
         f"optimization.learning_rate={LEARNING_RATE}", f"optimization.adam_beta2={BETA2}",
         "optimization.warmup_steps=0", "optimization.lr_scheduler_type=constant",

@@ -59,7 +59,7 @@ class LoggingConfig:
     completions_per_step: int = 64
     """Most completions recorded at a step, whole groups first [completions]."""
     report: bool = True
-    """Draw report.png at every evaluation after the first update and at the end, and write report.html at the end."""
+    """Draw report.png at evaluations after the first update, while drawing costs little beside the run, and at the end, and write report.html at the end."""
     trackers: list[TrackerName] = field(default_factory=list[TrackerName])
     """Where metrics, completions and settings go besides the files: `[wandb]`, `[tensorboard]` or both; none by default, so that a run asks nothing of anyone."""
     wandb: WandbConfig = field(default_factory=WandbConfig)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -103,19 +104,33 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: the file does not exist, or a whole line is not a JSON object.
     """
+    return [value for _, value in iterate_jsonl(_existing(path))]
+
+
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise DataError(f"{path} does not exist: is {path.parent} the directory of a run that has started?")
-    return [value for _, value in iterate_jsonl(path)]
+    return path
+
+
+def iterate_metrics(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl as they stand, one at a time.
+
+    Names are the same objects in every line: those of a long run, each anew, would be most of what its lines take in memory.
+
+    Raises:
+        DataError: the file does not exist, or a line is no record of metrics.
+    """
+    path = _existing(run_dir / METRICS_FILE)
+    for number, (_, row) in enumerate(iterate_jsonl(path), start=1):
+        if not isinstance(row.get("step"), int):
+            raise DataError(f"{path}, record {number} has no whole-numbered step: it is not a record of metrics")
+        yield {intern(name): value for name, value in row.items()}
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, ordered by step."""
-    path = run_dir / METRICS_FILE
-    rows = read_jsonl(path)
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row.get("step"), int):
-            raise DataError(f"{path}, record {number} has no whole-numbered step: it is not a record of metrics")
-    return sorted(rows, key=lambda row: row["step"])
+    return sorted(iterate_metrics(run_dir), key=lambda row: row["step"])
 
 
 def metric_series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:

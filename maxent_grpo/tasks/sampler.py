@@ -37,6 +37,8 @@ class EpochSampler(Sampler[int]):
         self._given = order
         self.epoch = 0
         self.offset = 0
+        self._kept: tuple[int, Sequence[int] | npt.NDArray[np.int64]] | None = None
+        """The order that was asked for last, with its epoch: going back within an epoch makes none anew."""
 
     def set_position(self, epoch: int, offset: int) -> None:
         """Go to row ``offset`` (0 <= offset <= number of rows) of epoch ``epoch``."""
@@ -50,6 +52,11 @@ class EpochSampler(Sampler[int]):
         return list(map(int, self._order(epoch)))
 
     def _order(self, epoch: int) -> Sequence[int] | npt.NDArray[np.int64]:
+        if self._kept is None or self._kept[0] != epoch:
+            self._kept = epoch, self._made_order(epoch)
+        return self._kept[1]
+
+    def _made_order(self, epoch: int) -> Sequence[int] | npt.NDArray[np.int64]:
         if self._given is not None:
             given = self._given(epoch)
             if len(given) != self._num_rows:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from maxent_grpo.config.logging import Console
 from maxent_grpo.config.secrets import redacted
-from maxent_grpo.report.read import METRICS_FILE, read_metrics
+from maxent_grpo.report.read import METRICS_FILE, iterate_metrics
 from maxent_grpo.telemetry.progress import Progress, closing_lines, evaluation_line, live_line, plain_line
 from maxent_grpo.telemetry.quiet import QuietWriter
 from maxent_grpo.telemetry.run_dir import PACKAGE_LOGGER
@@ -55,6 +55,7 @@ class _Tracker:
         self._pace_since = clock()
         self._latest: dict[str, float] = {}
         self.evaluations: list[tuple[int, dict[str, float]]] = []
+        """The first and the newest."""
         self.is_started = False
 
     def start(self, total_steps: int, first_step: int) -> None:
@@ -63,7 +64,7 @@ class _Tracker:
         self._step = self._first_step = first_step
         self._pace_since = self._clock()
         if first_step > 0 and (self._run_dir / METRICS_FILE).is_file():
-            for row in read_metrics(self._run_dir):
+            for row in iterate_metrics(self._run_dir):
                 if row["step"] <= first_step:
                     self._take(row["step"], {name: value for name, value in row.items() if name != "step"})
 
@@ -71,7 +72,7 @@ class _Tracker:
         self._latest.update(metrics)
         evaluation = {name: value for name, value in metrics.items() if name.startswith("eval/")}
         if evaluation:
-            self.evaluations.append((step, evaluation))
+            self.evaluations[1:] = [(step, evaluation)]
 
     def update(self, step: int, metrics: Mapping[str, float]) -> Progress:
         self._step = step

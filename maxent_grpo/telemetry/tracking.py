@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, read_jsonl, read_metrics
+from maxent_grpo.report.read import COMPLETIONS_FILE, METRICS_FILE, iterate_jsonl, iterate_metrics
 from maxent_grpo.telemetry.quiet import QuietWriter
 
 logger = logging.getLogger(__name__)
@@ -71,13 +71,24 @@ class RecordedStep:
 
 
 def recorded_steps(run_dir: Path, after: int, until: int) -> Iterator[RecordedStep]:
-    """What the files of a run hold of the steps beyond ``after`` and up to ``until``, in order."""
+    """What the files of a run hold of the steps beyond ``after`` and up to ``until``, in order.
+
+    Steps increase in both files, so that they are read side by side and one step's lines are in memory.
+    """
     if after >= until or not (run_dir / METRICS_FILE).is_file():
         return
-    path = run_dir / COMPLETIONS_FILE
-    lines = read_jsonl(path) if path.is_file() else []
-    completions = {step: list(group) for step, group in groupby(lines, key=lambda line: line["step"])}
-    for row in read_metrics(run_dir):
+    groups = _recorded_completions(run_dir)
+    at, group = next(groups, (until + 1, []))
+    for row in iterate_metrics(run_dir):
         step = row.pop("step")
+        while at < step:
+            at, group = next(groups, (until + 1, []))
         if after < step <= until:
-            yield RecordedStep(step, row, completions.get(step, []))
+            yield RecordedStep(step, row, group if at == step else [])
+
+
+def _recorded_completions(run_dir: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    path = run_dir / COMPLETIONS_FILE
+    lines = (line for _, line in iterate_jsonl(path)) if path.is_file() else iter(())
+    for step, group in groupby(lines, key=lambda line: line["step"]):
+        yield step, list(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,18 +22,27 @@ from maxent_grpo.training.types.logging import LoggingHandles, Writer
 
 logger = logging.getLogger(__name__)
 
+FREE_SECONDS = 20.0
+"""Drawing that any run may have, some thirty pictures of a short one [s]."""
+MOST_SHARE = 0.02
+"""Share of a run's time that drawing may take beyond that."""
+
 
 class ReportWriter(QuietWriter):
-    """Redraws report.png at every evaluation but that of step 0, and writes it and report.html at the end.
+    """Redraws report.png at evaluations but that of step 0, and writes it and report.html at the end.
 
-    It stands after the writers of the files that they show.
+    It stands after the writers of the files that they show. Each drawing reads the whole record, so that drawing at every
+    evaluation of a long run would cost the square of its length: beyond ``FREE_SECONDS`` the picture is drawn again only
+    while drawing has taken at most ``MOST_SHARE`` of the run's time.
 
     A report can be made again at any time, a run cannot: what goes wrong here is told and the run goes on.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self._has_new_lines = False
+        self._clock = clock
+        self._began, self._drawing_seconds = clock(), 0.0
 
     def _attempt(self, name: str, make: Callable[[Path], object]) -> None:
         try:
@@ -49,7 +59,13 @@ class ReportWriter(QuietWriter):
         # matplotlib takes about a second to load, which a run without a report need not wait for
         from maxent_grpo.report.picture import draw_picture
 
+        before = self._clock()
         self._attempt(PICTURE_FILE, draw_picture)
+        self._drawing_seconds += self._clock() - before
+
+    def _may_draw(self) -> bool:
+        """Whether drawing has not become a burden."""
+        return self._drawing_seconds <= FREE_SECONDS + MOST_SHARE * (self._clock() - self._began)
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Redraw the picture when the line holds an evaluation.
@@ -57,7 +73,7 @@ class ReportWriter(QuietWriter):
         That of step 0 alone makes no curve yet, and the first update need not wait for matplotlib.
         """
         self._has_new_lines = True
-        if step > 0 and any(name.startswith("eval/") for name in metrics):
+        if step > 0 and any(name.startswith("eval/") for name in metrics) and self._may_draw():
             self._draw()
 
     def close(self) -> None:
