@@ -5,8 +5,8 @@ instead. No rule changes a value, and none speaks about a value that ``ranges.py
 ``contradictions_method.py`` and ``contradictions_credit.py``, those about the problems in ``contradictions_data.py`` and
 ``contradictions_sources.py``, those about controllers in ``contradictions_controller.py``, those about evaluation in
 ``contradictions_evaluation.py``, those about reward terms in ``contradictions_reward.py``, those about the model in
-``contradictions_model.py``, those about adapters in ``contradictions_lora.py``, those about vLLM in
-``contradictions_generation.py``.
+``contradictions_model.py``, those about adapters in ``contradictions_lora.py``, those about processes in
+``contradictions_parallel.py``, those about vLLM in ``contradictions_generation.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from maxent_grpo.config.contradictions_lora import LORA_RULES
 from maxent_grpo.config.contradictions_meta import meta_rules, meta_warnings
 from maxent_grpo.config.contradictions_method import METHOD_RULES
 from maxent_grpo.config.contradictions_model import MODEL_RULES
+from maxent_grpo.config.contradictions_parallel import PARALLEL_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
 from maxent_grpo.config.generation import LocalGenerationConfig
@@ -189,6 +190,7 @@ RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
     vllm_rules,
     *MODEL_RULES,
     *LORA_RULES,
+    *PARALLEL_RULES,
     *DATA_RULES,
     *SOURCE_RULES,
     _length_of_training,

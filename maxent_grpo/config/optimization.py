@@ -1,7 +1,8 @@
 """`optimization`: batch sizes, length of training, optimiser."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from maxent_grpo.config.parallel import ParallelConfig
 from maxent_grpo.training.types.choices import ZeroSignalStep
 
 
@@ -31,6 +32,7 @@ class OptimizationConfig:
     """Gradients are scaled down to this global norm; 0 switches clipping off."""
     zero_signal_step: ZeroSignalStep = ZeroSignalStep.skip
     """When the whole step's gradient is exactly zero: `skip` optimiser and schedule, or `step` (moments decay)."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
 
 @dataclass(slots=True)

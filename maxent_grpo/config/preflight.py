@@ -13,6 +13,7 @@ from maxent_grpo.config.data_sources import HubDataConfig, Source, TableDataConf
 from maxent_grpo.config.generation import VllmGenerationConfig, WeightTransfer
 from maxent_grpo.config.installed import find_module, has_wandb_key
 from maxent_grpo.config.logging import TrackerName, WandbMode
+from maxent_grpo.config.parallel import Strategy
 from maxent_grpo.config.preflight_model import model_problems
 from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.config.root import RootConfig
@@ -152,6 +153,11 @@ def _hub_source(said: str, source: Source) -> Iterator[str]:
 def _extras(config: RootConfig) -> Iterator[str]:
     if isinstance(config.data, ReasoningGymDataConfig) and find_module("reasoning_gym") is None:
         yield "data=reasoning_gym: the reasoning-gym library is not installed; pip install -e '.[reasoning-gym]'"
+    if config.optimization.parallel.strategy is Strategy.deepspeed and find_module("deepspeed") is None:
+        yield (
+            "optimization.parallel.strategy=deepspeed: DeepSpeed is not installed; pip install -e '.[deepspeed]' on a machine with "
+            "GPUs, or use optimization.parallel.strategy=fsdp, which comes with torch and cuts the same over the processes"
+        )
     generation = config.generation
     if not isinstance(generation, VllmGenerationConfig) or find_module("vllm") is not None:
         return

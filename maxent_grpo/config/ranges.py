@@ -172,6 +172,7 @@ RANGES: dict[str, Interval] = {
     "optimization.adam_beta2": BELOW_ONE,
     "optimization.adam_epsilon": POSITIVE,
     "optimization.weight_decay": NOT_NEGATIVE,
+    "optimization.parallel.deepspeed.zero_stage": Interval(2, 3, open_high=False),
     "controller.tau_min": POSITIVE,
     "controller.tau_max": POSITIVE,
     "controller.target_fraction": INSIDE_ONE,

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -17,6 +17,7 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import DeviceChoice
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.launched import place
+from maxent_grpo.training.strategy import accelerator_arguments, settle_strategy
 
 
 def make_accelerator(config: RootConfig) -> Accelerator:
@@ -51,9 +52,7 @@ def joined_accelerator(config: RootConfig) -> Accelerator:
             f"run.device={config.run.device}: process {here.local_rank} of this machine has no GPU, of which it has "
             f"{torch.cuda.device_count()}; start as many processes as there are GPUs, or use run.device=cpu"
         )
-    # buffers are constants, and exchanging them would make every forward pass one that all processes must make
-    parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(cpu=on_cpu, kwargs_handlers=[parallel])
+    return Accelerator(cpu=on_cpu, **accelerator_arguments(config, here.size))
 
 
 def wrapped(accelerator: Accelerator, model: PreTrainedModel) -> nn.Module:
@@ -65,11 +64,12 @@ def wrapped(accelerator: Accelerator, model: PreTrainedModel) -> nn.Module:
 
 
 def require_device(config: RootConfig, accelerator: Accelerator) -> None:
-    """Refuse to compute elsewhere than was asked for.
+    """Refuse to compute elsewhere, or spread in another way, than was asked for.
 
     Raises:
-        ConfigError: `run.device` asks for a device that is not there.
+        ConfigError: `run.device` asks for a device that is not there, or `optimization.parallel` for what cannot be done on it.
     """
+    settle_strategy(config, accelerator)
     if config.run.device is DeviceChoice.cuda and accelerator.device.type != "cuda":
         raise ConfigError(
             f"run.device=cuda: torch finds no CUDA device here and would compute on {accelerator.device}; use run.device=auto "

@@ -282,7 +282,7 @@ def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: Lo
     sync, reference = ctx.scoring.reference_sync, ctx.runtime.reference_model
     if reference is None or sync.every_n_steps <= 0:
         return
-    with parts.clock.phase("sync"):
+    with parts.clock.phase("sync"), ctx.runtime.whole():
         has_moved = sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step)
     if not has_moved:
         return
@@ -394,7 +394,7 @@ def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
             f"then continue with {resume_command(ctx.logging.run_dir)}"
         )
 
-    with parts.clock.phase("checkpoint"):
+    with parts.clock.phase("checkpoint"), ctx.runtime.whole():
         ctx.logging.flush()
         extras = {"step": step, "config": ctx.training_args} | written_by(accelerator)
         pieces = [weights_part(ctx.runtime.model, ctx.runtime.tokenizer), *run_state_parts(registry, extras)]

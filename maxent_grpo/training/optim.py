@@ -16,6 +16,7 @@ from maxent_grpo.distributed import any_rank, gather_all
 from maxent_grpo.errors import ConfigError, NonFiniteError
 from maxent_grpo.objective.learning_rate import learning_rate_factor
 from maxent_grpo.training.master_weights import MasterAdamW, needs_master, trained_parameters
+from maxent_grpo.training.sharding import whole_tensor
 from maxent_grpo.training.types.runtime import OptimizationSchedule, OptimizationSettings, OptimizerHandles
 
 
@@ -79,20 +80,30 @@ def schedule_line(optimization: OptimizationSettings) -> str:
     )
 
 
-def build_optimizer(
-    config: OptimizationConfig, schedule: OptimizationSchedule, model: nn.Module, accelerator: Accelerator
-) -> OptimizerHandles:
-    """The optimiser and learning-rate schedule over the model's trainable parameters."""
+def adamw(
+    config: OptimizationConfig, model: nn.Module, kind: type[torch.optim.AdamW] | None = None
+) -> torch.optim.AdamW:
+    """AdamW over the model's trainable parameters; by default one with float32 copies of those that have fewer bits."""
     assert isinstance(config, AdamWConfig)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    kind = MasterAdamW if any(map(needs_master, parameters)) else torch.optim.AdamW
-    base = kind(
+    if kind is None:
+        kind = MasterAdamW if any(map(needs_master, parameters)) else torch.optim.AdamW
+    return kind(
         parameters,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
+
+
+def optimizer_handles(
+    config: OptimizationConfig,
+    schedule: OptimizationSchedule,
+    base: torch.optim.Optimizer,
+    prepared: torch.optim.Optimizer,
+) -> OptimizerHandles:
+    """An optimiser, as it is and as accelerate prepared it, with its learning-rate schedule."""
     factor = learning_rate_factor(
         schedule.lr_scheduler_type,
         warmup=schedule.warmup_steps,
@@ -100,7 +111,6 @@ def build_optimizer(
         peak=config.learning_rate,
     )
     scheduler = LambdaLR(base, factor)
-    prepared = accelerator.prepare(base)
     return OptimizerHandles(prepared, scheduler, base, config.learning_rate)
 
 
@@ -188,4 +198,4 @@ def _refusal(accelerator: Accelerator, step: int, what: str, value: float, expla
 
 def _as_tensor(norm: Tensor | float | None) -> Tensor | float:
     assert norm is not None, "clip_grad_norm_ returns the norm"
-    return norm
+    return whole_tensor(norm) if isinstance(norm, Tensor) else norm

@@ -270,6 +270,8 @@ def restore(ctx: TrainingLoopContext, parts: LoopParts, resume: Resume) -> None:
     if ORIGIN in ctx.checkpoint_state_ref:
         require_same_origin(ctx.checkpoint_state_ref[ORIGIN], resume.folder)
     load_weights(ctx.runtime.model, resume.folder)
+    if ctx.runtime.sharded is not None:
+        ctx.runtime.sharded.adopt()
     ctx.resume_state = restore_run_state(resume.folder, ctx.checkpoint_state_ref, optional=(GUARD,))
     # the patience and the length of training may have changed: what follows from them is settled anew
     parts.state.stop_training = parts.saving.best.out_of_patience

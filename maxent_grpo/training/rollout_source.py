@@ -46,6 +46,10 @@ class RolloutSource:
         Raises:
             GenerationError: a sampler gave up; rows are as if nothing had been drawn for what it did not deliver.
         """
+        with self.ctx.runtime.whole():
+            return self._next(index, step)
+
+    def _next(self, index: int, step: int) -> Experience:
         if self.ahead is None:
             self._begin(index, step)
             return self._ready(self._sample(step), step)
@@ -78,7 +82,8 @@ class RolloutSource:
         version, self.ahead.sent_at = self.ahead.sent_at, None
         if isinstance(self.resources.generator, VersionedSampler):
             self.resources.generator.policy_version = step  # of what the trainer's own model may have to fill up
-        self.ahead.rollout = self._sample(version)
+        with self.ctx.runtime.whole():
+            self.ahead.rollout = self._sample(version)
 
     def _begin(self, index: int, step: int, *, ahead: int = 0) -> None:
         generator = self.resources.generator

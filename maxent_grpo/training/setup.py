@@ -29,7 +29,7 @@ from maxent_grpo.tasks.build import build_task
 from maxent_grpo.tasks.tokenize import PromptCache, RenderedRows
 from maxent_grpo.telemetry.data_summary import write_data_facts
 from maxent_grpo.telemetry.summary import startup_summary
-from maxent_grpo.training.accelerator import make_accelerator, wrapped
+from maxent_grpo.training.accelerator import make_accelerator
 from maxent_grpo.training.checkpoint.best import BestTracker
 from maxent_grpo.training.checkpoint.store import CheckpointStore
 from maxent_grpo.training.clock import PhaseClock
@@ -44,7 +44,8 @@ from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.nonfinite import NonFiniteGuard
-from maxent_grpo.training.optim import build_optimizer, resolve_schedule
+from maxent_grpo.training.optim import resolve_schedule
+from maxent_grpo.training.parallel import prepare_policy
 from maxent_grpo.training.peers import Peers, met
 from maxent_grpo.training.prepared_rows import (
     Render,
@@ -86,6 +87,7 @@ from maxent_grpo.training.settings import (
 )
 from maxent_grpo.training.share.final import write_trained
 from maxent_grpo.training.stopping import StopCause, Stopping
+from maxent_grpo.training.strategy import strategy_note
 from maxent_grpo.training.throughput import yardstick
 from maxent_grpo.training.types.choices import ReferenceSource, ZeroSignalStep
 from maxent_grpo.training.types.logging import LoggingHandles, Writer
@@ -155,6 +157,8 @@ def _run(
     attach_adapter(loaded.model, config.model, config.seed)
     loaded.model.to(accelerator.device)
     ctx = _context(config, accelerator, task, loaded, train, held_out, handles)
+    putting_together = ExitStack()  # looks at the weights in many places
+    putting_together.enter_context(ctx.runtime.whole())
     if ctx.reward.workers is not None:
         ending.callback(ctx.reward.workers.close)
     make_generator = ending.enter_context(sampling_engine(config, ctx.runtime, ctx.generation, handles))
@@ -181,11 +185,14 @@ def _run(
         with storage_errors(handles.run_dir):
             write_data_facts(handles.run_dir, known["data"])
         handles.write_note(startup_summary(config, known))
+    putting_together.close()
     with stopping.listening():
         result = run_training(ctx, resources, parts)
-    if config.checkpoint.final_model and until is None and not result.stopped and accelerator.is_main_process:
-        handles.flush()  # the model card is made from the record
-        write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
+    if config.checkpoint.final_model and until is None and not result.stopped:
+        with ctx.runtime.whole():
+            if accelerator.is_main_process:
+                handles.flush()  # the model card is made from the record
+                write_trained(config, loaded, handles.run_dir, handles.run_dir, result.global_step)
     return result
 
 
@@ -232,8 +239,9 @@ def _context(
         for network in (loaded.model, reference.model):
             if network is not None:
                 compile_model(network)
-    optimizer = build_optimizer(config.optimization, schedule, loaded.model, accelerator)
-    prepared = wrapped(accelerator, loaded.model)
+    if (note := strategy_note(config, accelerator)) is not None:
+        handles.write_note(note)
+    prepared = prepare_policy(config.optimization, schedule, loaded.model, accelerator)
     sampler = row_order(config, task, train)
     runtime = RuntimeHandles(
         accelerator=accelerator,
@@ -251,14 +259,15 @@ def _context(
         get_ref_model=reference.get,
         reference_model=reference.model,
         prompt_cache_get=cache,
-        wrapped=None if prepared is loaded.model else prepared,
+        wrapped=prepared.wrapped,
+        sharded=prepared.sharded,
     )
     rewards = build_rewards(config, task)
     settings = LoopSettings(
         generation=generation,
         evaluation=evaluation_settings(config.evaluation, list(held_out.rows)),
         optimization=OptimizationSettings(
-            schedule, optimizer, config.optimization.zero_signal_step is ZeroSignalStep.skip
+            schedule, prepared.handles, config.optimization.zero_signal_step is ZeroSignalStep.skip
         ),
         scoring=scoring,
         controller=config.controller.paths,
@@ -288,6 +297,7 @@ def _resources(
         padded=scoring.trl_reference_scoring,
         sharing=prompt_sharing(ctx.runtime.model, scoring, ctx.logging.write_note),
         head=separate_head(ctx.runtime.model, ctx.logging.write_note),
+        single_pass=ctx.runtime.sharded is not None,
     )
     reference_scorer = replace(
         scorer, distribution=scorer.distribution.untruncated(), entropy=None, counters=type(scorer.counters)()

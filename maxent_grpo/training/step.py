@@ -162,7 +162,8 @@ def _update(
     )  # A_i, w_i
     trained = rows.targets(targets)
     with clock.phase("policy"):
-        look = first_look(rows, scorer, ctx.runtime.model, method)
+        with ctx.runtime.whole():
+            look = first_look(rows, scorer, ctx.runtime.model, method)
         chosen = _choose(ctx, resources, rows, trained, look, step)  # tokens, by statistics of the whole step
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)

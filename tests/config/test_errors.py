@@ -12,6 +12,7 @@ from maxent_grpo.config.contradictions_controller import CONTROLLER_RULES
 from maxent_grpo.config.contradictions_credit import CREDIT_RULES
 from maxent_grpo.config.contradictions_generation import vllm_rules
 from maxent_grpo.config.contradictions_meta import meta_rules
+from maxent_grpo.config.contradictions_parallel import PARALLEL_RULES
 from maxent_grpo.config.contradictions_prompts import PROMPT_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
@@ -121,6 +122,7 @@ def test_every_rule_speaks_in_some_case_above() -> None:
     elsewhere = {
         *CREDIT_RULES,
         *CONTROLLER_RULES,
+        *PARALLEL_RULES,
         *PROMPT_RULES,
         *REWARD_RULES,
         *SOURCE_RULES,

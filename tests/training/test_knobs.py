@@ -13,6 +13,7 @@ import pytest
 from support.knob_effects import largest_weight_change, same_training
 from support.knobs import KNOBS, Knob
 from support.observe import Seen, observe
+from support.parallel_knobs import PARALLEL_KNOBS
 from support.runs import configured
 from support.source_knobs import (
     HUB_CHANGES,
@@ -29,6 +30,7 @@ from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
+IN_FILES = VLLM_KNOBS | PARALLEL_KNOBS
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
 
 ELSEWHERE = {
@@ -84,12 +86,12 @@ def test_every_setting_has_a_row_or_a_test() -> None:
     declared = {setting.path for setting in all_settings()}
     rows = [knob.path for knob in KNOBS]
     assert len(set(rows)) == len(rows)
-    assert declared == set(rows) | set(ELSEWHERE) | set(VLLM_KNOBS)
-    assert not set(rows) & (set(ELSEWHERE) | set(VLLM_KNOBS))
-    # some of these need vLLM, so that their files are read rather than imported
+    assert declared == set(rows) | set(ELSEWHERE) | set(IN_FILES)
+    assert not set(rows) & (set(ELSEWHERE) | set(IN_FILES))
+    # some of these need vLLM or several processes, so that their files are read rather than imported
     tests = Path(__file__).parents[1]
-    files = {file: (tests / file).read_text() for file, _ in VLLM_KNOBS.values()}
-    assert [name for file, name in VLLM_KNOBS.values() if f"def {name}(" not in files[file]] == []
+    files = {file: (tests / file).read_text() for file, _ in IN_FILES.values()}
+    assert [name for file, name in IN_FILES.values() if f"def {name}(" not in files[file]] == []
     alone = (Path(__file__).parent / "test_knobs_alone.py").read_text()
     assert [name for name in ELSEWHERE.values() if name not in globals() and f"def {name}(" not in alone] == []
 

@@ -26,6 +26,7 @@ MAY_CHANGE: dict[str, str] = {
     "controller.paths.*": "where controller state is kept",
     "optimization.total_training_steps": _HORIZON,
     "optimization.num_epochs": _HORIZON,
+    "optimization.parallel.*": "how the run is spread over processes: the same loss up to rounding, not bit-equal",
     "scoring.batching.logprob_chunk_size": _PATH,
     "scoring.batching.score_slice": _PATH,
     "scoring.batching.max_tokens": _PATH,

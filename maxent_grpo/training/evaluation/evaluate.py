@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,11 @@ def evaluate(ctx: ValidationContext, step: int) -> dict[str, float]:
     evaluation draws the same random numbers.
     """
     ctx = replace(ctx, state=replace(ctx.state, global_step=step))
+    with nullcontext() if ctx.runtime is None else ctx.runtime.whole():
+        return _evaluated(ctx, step)
+
+
+def _evaluated(ctx: ValidationContext, step: int) -> dict[str, float]:
     shard = ctx.evaluation.rows[ctx.accelerator.process_index :: ctx.accelerator.num_processes]
     rows = _everywhere(ctx, partial(evaluate_rows, ctx, shard))
     figures = {f"eval/{name}": value for name, value in summarise(rows, ctx.evaluation.ks).items()}

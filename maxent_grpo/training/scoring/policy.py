@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maxent_grpo.models.attention import takes_layouts
-from maxent_grpo.models.output_head import head_input, output_head
+from maxent_grpo.models.output_head import head_input, unwrapped
 from maxent_grpo.objective.fused_head import HeadScores, Slopes, head_scores
 from maxent_grpo.objective.head_distribution import HeadDistribution, HeadTransform
 from maxent_grpo.objective.logprobs import chosen_logp, log_distribution, token_entropy
@@ -120,6 +120,8 @@ class TokenScorer:
     head: HeadTransform | None = None
     """What the models do to the products of their output matrix, so that logits are made a few rows at a time; None takes the
     models' own logits, all at once."""
+    single_pass: bool = False
+    """One forward pass for each slice, whatever its rows: where each pass is one that all processes make, they make equally many."""
     counters: ScoringCounters = field(default_factory=ScoringCounters)
 
     @property
@@ -136,6 +138,8 @@ class TokenScorer:
         """The forward passes of a slice: chunks of at most ``logprob_chunk_size`` sequences."""
         self.counters.work += rows_work(batch, rows)
         size = self.batching.logprob_chunk_size or max(len(rows), 1)
+        if self.single_pass and not self.shares_prompts:
+            return [pad_rows(batch, rows)]
         if not (self.shares_prompts or self.padded):
             return pad_by_length(batch, rows, size, self.batching.max_tokens)
         chunks = [RowRange(at, min(at + size, rows.last)) for at in range(rows.first, rows.last, size)]
@@ -200,7 +204,8 @@ class TokenScorer:
             read = log_probs if self.entropy_carries_gradient else log_probs.detach()
             logp = chosen_logp(log_probs, inputs.target_ids)
             return HeadScores(logp, token_entropy(read) if with_entropy else None), hidden
-        head = output_head(model)
+        # not of output_head: of weights that are cut over processes it is whole only while the model is run
+        head = unwrapped(model).get_output_embeddings()
         assert isinstance(head, nn.Linear), "setup has looked at the head before it gave the scorer a transform"
         with head_input(head) as caught:
             _, hidden = model_outputs(model, inputs, with_hidden=with_hidden)

@@ -8,6 +8,7 @@ for types only, so that a configuration error appears before it loads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from maxent_grpo.rewards.workers import RewardWorkers
     from maxent_grpo.training.method import Method
     from maxent_grpo.training.scoring.policy import TokenScorer
+    from maxent_grpo.training.sharding import ShardedWeights
     from maxent_grpo.training.types.logging import LoggingHandles
     from maxent_grpo.training.types.rewards import PromptCacheEntry, ValidationContext
     from maxent_grpo.training.types.weighting import WeightingSettings
@@ -211,6 +213,12 @@ class RuntimeHandles:
     prompt_cache_get: Callable[[str], PromptCacheEntry] | None = None
     wrapped: nn.Module | None = None
     """``model`` as processes train it together, exchanging gradients; None where there is one process."""
+    sharded: ShardedWeights | None = None
+    """The weights where they are cut over the processes; None where each process has all of them."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """``model`` has its weights inside the block, which all processes enter and leave together."""
+        return nullcontext() if self.sharded is None else self.sharded.whole()
 
     @property
     def trained(self) -> nn.Module:

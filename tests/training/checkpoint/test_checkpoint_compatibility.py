@@ -174,6 +174,7 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         "  - controller.paths.*: where controller state is kept",
         f"  - optimization.total_training_steps: {horizon}",
         f"  - optimization.num_epochs: {horizon}",
+        "  - optimization.parallel.*: how the run is spread over processes: the same loss up to rounding, not bit-equal",
         f"  - scoring.batching.logprob_chunk_size: {path}",
         f"  - scoring.batching.score_slice: {path}",
         f"  - scoring.batching.max_tokens: {path}",
