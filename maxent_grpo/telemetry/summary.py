@@ -12,6 +12,7 @@ from maxent_grpo.config.controller import (
 )
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
+from maxent_grpo.config.parallel import Strategy
 from maxent_grpo.config.resolve import batch_plan, chosen_options
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.data_summary import data_rows as described_data
@@ -19,6 +20,12 @@ from maxent_grpo.telemetry.inert import inert_settings
 from maxent_grpo.telemetry.method_summary import Row, method_rows
 from maxent_grpo.training.types.choices import KlTarget, MetaMode, TargetSchedule
 
+HELD = {
+    Strategy.ddp: "each of which holds all weights and the whole optimiser",
+    Strategy.fsdp: "over which weights, gradients and optimiser are cut",
+    Strategy.deepspeed: "over which ZeRO cuts",
+}
+"""What processes hold under each strategy, in words."""
 KNOWN_FACTS = ("train_rows", "eval_rows", "dropped_prompts", "num_processes", "data")
 """Facts with a place of their own; every other one is listed under its own name."""
 
@@ -145,6 +152,12 @@ def _count(facts: Mapping[str, object], name: str, default: int) -> int:
     return value
 
 
+def _process_rows(config: RootConfig, num_processes: int) -> list[Row]:
+    """How a run of several processes is spread over them."""
+    strategy = config.optimization.parallel.strategy
+    return [("processes", f"{num_processes}, {HELD[strategy]}")] if num_processes > 1 else []
+
+
 def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     """What is about to run, as aligned plain text.
 
@@ -155,6 +168,7 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
     """
     options = chosen_options(config)
     train_rows, eval_rows = _rows_read(facts, "train_rows"), _rows_read(facts, "eval_rows")
+    num_processes = _count(facts, "num_processes", 1)
     run_rows = [(name.replace("_", " "), str(value)) for name, value in facts.items() if name not in KNOWN_FACTS]
     data_rows = [
         ("training prompts", NOT_READ if train_rows is None else str(train_rows)),
@@ -171,7 +185,7 @@ def startup_summary(config: RootConfig, facts: Mapping[str, object]) -> str:
         *(section("sampling: vllm", vllm_rows) if vllm_rows else []),
         *section("batch", batch_rows(config, train_rows, _count(facts, "num_processes", 1))),
         *section(f"data: {options['data']}", data_rows),
-        *section(f"run: model {options['model']}, seed {config.seed}", run_rows),
+        *section(f"run: model {options['model']}, seed {config.seed}", _process_rows(config, num_processes) + run_rows),
     ]
     idle = inert_settings(config)
     if idle:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from maxent_grpo.errors import CheckpointError
 from maxent_grpo.training.master_weights import MASTERS
@@ -38,7 +38,7 @@ class ShardedWeights:
         if self._depth == 0:
             with torch.no_grad():
                 for plain, part in self._pairs:
-                    plain.data = whole_tensor(part.detach().to(plain.dtype))
+                    plain.data = whole_tensor(part.detach().to(plain.dtype)).to(plain.device)
         self._depth += 1
         try:
             yield
@@ -65,11 +65,17 @@ def whole_tensor(value: Tensor) -> Tensor:
 
 
 def part_of(value: Tensor, like: Tensor) -> Tensor:
-    """This process's part of a whole tensor, cut as ``like`` is; without any exchange."""
+    """This process's part of a whole tensor, cut as ``like`` is and where that is; without any exchange."""
     if not isinstance(like, DTensor):
         return value.to(like)
-    value = value.to(device=like.device, dtype=like.dtype)
-    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+    mesh, [placement] = like.device_mesh, like.placements
+    assert isinstance(placement, Shard), "FSDP2 cuts along one axis"
+    chunks = value.chunk(mesh.size(), placement.dim)
+    mine = mesh.get_local_rank()
+    part = torch.empty_like(like)
+    if mine < len(chunks):  # small tensors do not go round
+        part.to_local().copy_(chunks[mine])
+    return part
 
 
 class ShardedAdamW(torch.optim.AdamW):

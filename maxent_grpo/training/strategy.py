@@ -6,6 +6,7 @@ gradients and optimiser over them, see ``sharding``.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ from maxent_grpo.errors import ConfigError
 
 WEIGHTS_TOO = 3
 """Stage of ZeRO from which on the weights are cut."""
+LAUNCHED = {
+    "ACCELERATE_USE_FSDP": Strategy.fsdp,
+    "ACCELERATE_USE_DEEPSPEED": Strategy.deepspeed,
+    "ACCELERATE_USE_MEGATRON_LM": None,
+}
+"""What `accelerate launch` tells its processes, and the strategy that it means."""
 CHOICE = "optimization.parallel.strategy=fsdp"
 
 
@@ -76,7 +83,12 @@ def deepspeed_settings(config: RootConfig) -> dict[str, Any]:
 
 
 def accelerator_arguments(config: RootConfig, num_processes: int) -> dict[str, Any]:
-    """What ``Accelerator`` is given for the strategy of a run of so many processes."""
+    """What ``Accelerator`` is given for the strategy of a run of so many processes.
+
+    Raises:
+        ConfigError: `accelerate launch` was told of another strategy.
+    """
+    _require_own_choice(config, num_processes)
     # buffers are constants, and exchanging them would make every forward pass one that all processes must make
     handlers: list[KwargsHandler] = [DistributedDataParallelKwargs(broadcast_buffers=False)]
     if num_processes == 1 or config.optimization.parallel.strategy is not Strategy.fsdp:
@@ -85,6 +97,22 @@ def accelerator_arguments(config: RootConfig, num_processes: int) -> dict[str, A
         # gradients are in main memory when their norm is summed over processes
         handlers.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
     return {"kwargs_handlers": handlers, "fsdp_plugin": fsdp_plugin(config)}
+
+
+def _require_own_choice(config: RootConfig, num_processes: int) -> None:
+    """Refuse what a launcher's own settings would change without a word.
+
+    Raises:
+        ConfigError: they ask for another strategy.
+    """
+    chosen = config.optimization.parallel.strategy
+    for variable, meant in LAUNCHED.items():
+        if num_processes > 1 and os.environ.get(variable, "false").lower() == "true" and meant is not chosen:
+            instead = f"use optimization.parallel.strategy={meant}, or " if meant is not None else ""
+            raise ConfigError(
+                f"optimization.parallel.strategy={chosen}, but the processes were started with {variable}=true, as by a configuration of "
+                f"`accelerate launch`, which would spread the run in another way: {instead}start them without it, as torchrun does"
+            )
 
 
 def settle_strategy(config: RootConfig, accelerator: Accelerator) -> None:

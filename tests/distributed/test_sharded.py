@@ -10,11 +10,12 @@ import torch
 from accelerate import Accelerator
 from support.ranks import call_together
 from support.runs import configured, state_of, weights_of
-from support.sharded import one_run
+from support.sharded import one_run, spoiled_run
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.optim import shared_loss
-from maxent_grpo.training.strategy import deepspeed_plugin, fsdp_plugin, settle_strategy
+from maxent_grpo.training.strategy import accelerator_arguments, deepspeed_plugin, fsdp_plugin, settle_strategy
 
 FSDP = "optimization.parallel.strategy=fsdp"
 COMMON = [
@@ -92,6 +93,38 @@ def test_cut_weights_train_as_whole_ones_do_under_every_way_to_score(tmp_path: P
         assert _difference(again, straight) == 0.0, name
 
 
+@pytest.mark.slow
+def test_a_step_that_is_not_finite_is_left_out_and_the_next_ones_are_right(tmp_path: Path) -> None:
+    overrides = [
+        *(*COMMON, FSDP, "optimization.total_training_steps=4", "run.on_nonfinite=skip"),
+        *("scoring.batching.score_slice=3", "optimization.prompts_per_step=5", "evaluation.enabled=false"),
+    ]
+    here = spoiled_run(str(tmp_path / "here"), overrides)
+    there, other = call_together("support.sharded:spoiled_run", str(tmp_path / "there"), overrides)
+    assert [run["last"]["optim/skipped_nonfinite"] for run in (here, there, other)] == [1.0, 1.0, 1.0]
+    assert _difference(there, here) < 1e-5
+
+
+@pytest.mark.slow
+def test_embeddings_that_are_tied_stay_one_matrix(tmp_path: Path) -> None:
+    untied = one_run(tmp_path / "untied", COMMON)
+    folder = Path(untied["checkpoint"]) / "model"
+    configuration = AutoConfig.from_pretrained(folder)
+    configuration.tie_word_embeddings = True
+    AutoModelForCausalLM.from_config(configuration).save_pretrained(tmp_path / "tied")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "tied")
+    tied = ["model=hf", f"model.name={tmp_path}/tied", FSDP, *(item for item in COMMON if "model." not in item)]
+    here = one_run(tmp_path / "here", tied)
+    cases = {
+        "there": {"overrides": tied},
+        "again": {"overrides": tied, "resume_from": str(tmp_path / "there/checkpoints/step_1")},
+    }
+    first, _ = call_together("support.sharded:runs", str(tmp_path), cases)
+    assert "lm_head.weight" not in weights_of(Path(first["there"]["checkpoint"]))
+    assert _difference(first["there"], here) < 1e-5
+    assert _difference(first["again"], first["there"]) == 0.0
+
+
 def test_the_settings_of_fsdp_are_those_of_accelerates_plugin(tmp_path: Path) -> None:
     plain = fsdp_plugin(configured(tmp_path, FSDP))
     assert (plain.fsdp_version, plain.reshard_after_forward, plain.mixed_precision_policy) == (2, True, None)
@@ -107,6 +140,17 @@ def test_the_settings_of_fsdp_are_those_of_accelerates_plugin(tmp_path: Path) ->
     assert plugin.mixed_precision_policy is not None
     assert plugin.mixed_precision_policy.param_dtype is torch.bfloat16
     assert plugin.mixed_precision_policy.reduce_dtype is torch.float32
+
+
+def test_a_launcher_that_asks_for_another_strategy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    whole = configured(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"strategy=ddp, but .* ACCELERATE_USE_FSDP=true.*use .*strategy=fsdp, or start"
+    ):
+        accelerator_arguments(whole, 2)
+    assert "fsdp_plugin" not in accelerator_arguments(whole, 1)
+    assert "fsdp_plugin" in accelerator_arguments(configured(tmp_path, FSDP), 2)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,10 +11,11 @@ import torch
 from support.runs import checkpoint_of, configured, metric_lines
 from torch.distributed.tensor import DTensor
 
-from maxent_grpo.training import loop, setup
+from maxent_grpo.training import loop, setup, step
+from maxent_grpo.training.optim import check_finite_loss
 from maxent_grpo.training.setup import run_from_config
 
-FSDP = ("optimization.parallel.strategy=fsdp",)
+SPOILED_STEP = 2
 
 
 def runs(folder: str, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -44,6 +46,26 @@ def one_run(folder: Path, overrides: list[str], resume_from: str | None = None) 
         "checkpoint": str(checkpoint_of(result.run_dir)),
         "held": held,
     }
+
+
+def spoiled_run(folder: str, overrides: list[str]) -> dict[str, Any]:
+    """A run whose second step has a NaN in the loss of the last process's first slice."""
+    with patch.object(step, "check_finite_loss", _Spoiled()):
+        return one_run(Path(folder), overrides)
+
+
+class _Spoiled:
+    """Looks at losses as training does, once after making one NaN."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def __call__(self, loss: torch.Tensor, accelerator: Any, *, step: int, **more: Any) -> None:
+        if step == SPOILED_STEP and not self.is_done:
+            self.is_done = True
+            if accelerator.process_index == accelerator.num_processes - 1:
+                loss = loss * math.nan
+        check_finite_loss(loss, accelerator, step=step, **more)
 
 
 def _stored(value: torch.Tensor) -> int:
