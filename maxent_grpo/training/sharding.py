@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,7 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
     assert isinstance(placement, Shard), "FSDP2 cuts along one axis"
     chunks = value.chunk(mesh.size(), placement.dim)
     mine = mesh.get_local_rank()
-    part = torch.empty_like(like)
+    part = cast(DTensor, torch.empty_like(like))
     if mine < len(chunks):  # small tensors do not go round
         part.to_local().copy_(chunks[mine])
     return part
