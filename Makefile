@@ -51,6 +51,7 @@ growth: .venv/.base  ## how time and memory grow with tokens, group size, data, 
 
 study: .venv/.dev  ## experiments/mode_coverage, PART=confirmatory or all parts; goes on where it was stopped
 	$(BIN)/python -m experiments.mode_coverage.run $(PART) $(ARGS)
+	$(BIN)/python -m experiments.mode_coverage.analyse
 
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.mode_coverage.pool import TASK as POOL
+from experiments.mode_coverage.pool import trained_figures
 from experiments.mode_coverage.table import START, Arm, Part, Study
 from maxent_grpo.report.read import EVALUATIONS_FILE, iterate_jsonl, read_config, read_metrics, read_versions
 from maxent_grpo.sweeps.record import Standing, read_jobs
@@ -40,6 +42,10 @@ def run_record(folder: Path, part: Part, arm: Arm, pair: int) -> Record:
     """What the study keeps of one run."""
     lines, config = read_metrics(folder), read_config(folder)
     versions = read_versions(folder) or {}
+    points, problems = list(curve(lines, config)), problem_figures(folder, lines[-1]["step"])
+    if part.task == POOL:
+        trained = trained_figures(folder, [point["step"] for point in points if point["step"]])
+        points, problems = [point | measures(trained[point["step"]]) for point in points], {}
     return {
         "part": part.name,
         "task": part.task,
@@ -51,8 +57,8 @@ def run_record(folder: Path, part: Part, arm: Arm, pair: int) -> Record:
         "steps": lines[-1]["step"],
         "cpu_seconds": round(sum(line.get("throughput/cpu_seconds", 0.0) for line in lines), 2),
         "seconds": round(sum(line.get("time/step_seconds", 0.0) for line in lines), 2),
-        "curve": list(curve(lines, config)),
-        "problems": problem_figures(folder, lines[-1]["step"]),
+        "curve": points,
+        "problems": problems,
     }
 
 
@@ -67,7 +73,7 @@ def settings_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def curve(lines: list[Record], config: Mapping[str, Any]) -> Iterator[dict[str, float]]:
+def curve(lines: list[Record], config: Mapping[str, Any]) -> Iterator[Record]:
     """The measures of every evaluation, with what was sampled and the CPU time spent until then."""
     group, prompts = config["generation"]["num_generations"], config["optimization"]["prompts_per_step"]
     tokens = completions = seconds = 0.0

@@ -71,6 +71,11 @@ class PhaseClock:
         self._seconds, self._since = {}, self._last
         return phases, total
 
+    def restart(self) -> None:
+        """Forget what was spent until now."""
+        self.drain()
+        self.drain_processor()
+
     def drain_processor(self) -> float:
         """CPU time of all threads of this process since the last call [s], however many others share its cores."""
         now = time.process_time()

@@ -142,8 +142,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
     stopped = StopCause.none
     parts.stopping.turn()
     ctx.logging.start(total, state.global_step)
-    parts.clock.drain()  # what was put together before belongs to no step
-    parts.clock.drain_processor()
+    parts.clock.restart()  # what was put together before belongs to no step
     logger.info("%s", schedule_line(ctx.optimization))
     if state.global_step == 0 and _evaluates(ctx, resources):
         evaluations[0] = _evaluate(resources, parts)

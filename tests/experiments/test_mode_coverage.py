@@ -1,0 +1,38 @@
+"""The study in minutes: two arms, two pairs, through its own sweep, collected and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.mode_coverage.effects import BASELINE, HARM, PRIMARY, effects, read_results
+from experiments.mode_coverage.run import main
+from experiments.mode_coverage.table import read_study
+
+
+@pytest.mark.slow
+def test_the_baseline_forgets_right_answers_that_maxent_keeps(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = read_study()
+    part = study.parts["reduced"]
+    command = ["reduced", "--outputs", str(tmp_path / "outputs"), "--results", str(tmp_path / "results")]
+    assert main(command) == 0
+    results = read_results(study, tmp_path / "results")
+    assert results.is_complete(part)
+    base, maxent = results.runs("reduced", BASELINE), results.runs("reduced", "maxent")
+    for pair in part.pairs:
+        # one start for both arms, to the last digit
+        assert base[pair]["curve"][0] == maxent[pair]["curve"][0]
+        assert base[pair]["cpu_seconds"] > 0
+    of = {each.measure: each for each in effects(results, part)}
+    assert min(of[PRIMARY].differences) > 0.05, "coverage"
+    assert min(of[HARM].differences) > -0.1, "pass@1"
+    lost = [record["curve"][-1][PRIMARY] - record["curve"][0][PRIMARY] for record in base.values()]
+    assert max(lost) < -0.05, "Dr.GRPO loses coverage"
+    # the same command again finds everything done
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "outputs").rglob("metrics.jsonl")}
+    capfd.readouterr()
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,0 +1,89 @@
+"""The study's analysis, on the records of eighteen real runs of four steps: every table and figure, and what they say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from experiments.mode_coverage.analyse import MARKS, main, sections
+from experiments.mode_coverage.effects import BASELINE, PRIMARY, at, effects, read_results
+from experiments.mode_coverage.table import HERE, read_study
+
+STUDY = read_study()
+RECORDS = Path(__file__).parent / "records"
+
+
+def test_tables_figures_and_summary_come_from_the_records_and_are_the_same_each_time(tmp_path: Path) -> None:
+    page = shutil.copy(HERE / "README.md", tmp_path / "README.md")
+    arguments = ["--results", str(RECORDS), "--page", str(page)]
+    written = []
+    for _ in range(2):
+        assert main(arguments) == 0
+        written.append({path.name: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()})
+    first, second = written
+    assert first == second
+    pictures = ["confirmatory_curves.png", "confirmatory_effects.png", "confirmatory_passk.png"]
+    assert sorted(first) == ["README.md", *pictures, "summary.csv"]
+    assert len(first["summary.csv"].splitlines()) == 1 + 18
+    text = first["README.md"].decode()
+    assert "| `maxent` | 6 | " in text
+    assert "(the part is not finished)" in text  # eight pairs and seven arms were planned
+    assert "Not run yet." in text  # of countdown there is nothing
+
+
+def test_differences_and_their_chances_are_those_of_the_pairs() -> None:
+    results = read_results(STUDY, RECORDS)
+    part = STUDY.parts["confirmatory"]
+    [found] = [each for each in effects(results, part, measures=[PRIMARY]) if each.arm == "maxent"]
+    ends = {
+        arm: [
+            json.loads((RECORDS / f"confirmatory/{arm}-{pair}.json").read_text())["curve"][-1][PRIMARY]
+            for pair in range(6)
+        ]
+        for arm in ("maxent", BASELINE)
+    }
+    differences = [left - right for left, right in zip(ends["maxent"], ends[BASELINE], strict=True)]
+    assert found.differences == differences
+    assert found.interval.low < fmean(differences) < found.interval.high
+    flipped = [
+        abs(fmean(s * d for s, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((1, -1), repeat=6)
+    ]
+    assert found.p == pytest.approx(fmean(value >= abs(fmean(differences)) - 1e-12 for value in flipped))
+    # the only arm beside A/A, which is a yardstick: nothing to adjust for
+    assert found.p_holm == found.p
+
+
+def test_an_arm_that_samples_more_is_judged_at_an_earlier_step() -> None:
+    record = json.loads((RECORDS / "confirmatory/maxent-0.json").read_text())
+    assert [point["step"] for point in record["curve"]] == [0, 2, 4]
+    assert at(record, 4)["step"] == 4
+    for point in record["curve"]:
+        point["completions"] *= 2
+    assert at(record, 4)["step"] == 2
+
+
+def test_runs_of_other_settings_are_no_repetitions(tmp_path: Path) -> None:
+    shutil.copytree(RECORDS, tmp_path / "records")
+    path = tmp_path / "records/confirmatory/maxent-3.json"
+    path.write_text(path.read_text().replace('"settings": "', '"settings": "0'))
+    with pytest.raises(ValueError, match="other settings than the other runs of confirmatory/maxent"):
+        read_results(STUDY, tmp_path / "records")
+
+
+def test_a_page_that_asks_for_an_unknown_section_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- verdict: begin -->\n<!-- verdict: end -->\n")
+    assert main(["--results", str(RECORDS), "--page", str(page)]) == 1
+    assert "asks for ['verdict']: there are verdicts, " in capsys.readouterr().err
+
+
+def test_the_studys_page_says_what_its_results_say() -> None:
+    quoted = sections(read_results(STUDY, HERE / "results"))
+    for found in MARKS.finditer((HERE / "README.md").read_text(encoding="utf-8")):
+        assert quoted[found["name"]] in found[0], f"{found['name']}: run python -m experiments.mode_coverage.analyse"
