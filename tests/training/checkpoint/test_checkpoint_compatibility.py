@@ -186,7 +186,16 @@ def test_the_refusal_names_every_changed_key_with_both_values_and_what_may_chang
         *(
             f"  - generation.{name}: how vLLM is run, reached and asked again: the same completions up to rounding"
             for name in (
-                *("vllm_mode", "engine.*", "weights_dir", "max_in_flight", "vllm.url", "vllm.launch", "vllm.timeout"),
+                *(
+                    "vllm_mode",
+                    "engine.*",
+                    "weights_dir",
+                    "weight_transfer",
+                    "max_in_flight",
+                    "vllm.url",
+                    "vllm.launch",
+                    "vllm.timeout",
+                ),
                 *("vllm.max_retries", "vllm.backoff", "vllm.backoff_multiplier", "vllm.retry_sleep"),
                 "vllm.request_id_prefix",
             )
