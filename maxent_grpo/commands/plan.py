@@ -24,19 +24,28 @@ exit status: 0, or 2 when the settings or the GPUs are wrong"""
 
 def main(arguments: list[str]) -> None:
     """Print the plan; exit status 2 for wrong settings."""
+    try:
+        print(planned(parser().parse_intermixed_args(arguments)))
+    except MaxentGrpoError as error:
+        print(f"plan: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of a plan."""
     from maxent_grpo.training.hardware import GPUS
 
-    parser = argparse.ArgumentParser(
+    made = argparse.ArgumentParser(
         prog="python -m maxent_grpo plan", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument(
+    made.add_argument(
         "overrides", nargs="*", metavar="SETTING", help="settings of the run, such as experiment=qwen7b_math"
     )
-    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="GPUs in all (default: 1)")
-    parser.add_argument("--per-node", type=_count, default=8, metavar="N", help="GPUs of a node (default: 8)")
-    parser.add_argument("--gpu", choices=list(GPUS), default="h100", help="which (default: h100)")
-    parser.add_argument(
+    made.add_argument("--gpus", type=_count, default=1, metavar="N", help="GPUs in all (default: 1)")
+    made.add_argument("--per-node", type=_count, default=8, metavar="N", help="GPUs of a node (default: 8)")
+    made.add_argument("--gpu", choices=list(GPUS), default="h100", help="which (default: h100)")
+    made.add_argument(
         "--servers", type=_count, default=1, metavar="N",
         help="with generation=vllm: servers, each on generation.engine.tensor_parallel_size of the GPUs (default: 1)",
     )  # fmt: skip
@@ -44,29 +53,26 @@ def main(arguments: list[str]) -> None:
         ("prompt", "prompt", "as in the data, or the limit"),
         ("completion", "completion", "the limit"),
     ):
-        parser.add_argument(
+        made.add_argument(
             f"--mean-{name}", type=_count, default=0, metavar="N",
             help=f"mean tokens of a {what}, for the time; memory is that of the limit (default: {default})",
         )  # fmt: skip
-    parser.add_argument("--config-dir", metavar="DIR", help="a further folder with presets")
-    options = parser.parse_intermixed_args(arguments)
-    try:
-        print(planned(options))
-    except MaxentGrpoError as error:
-        print(f"plan: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    made.add_argument("--config-dir", metavar="DIR", help="a further folder with presets")
+    return made
 
 
 def planned(options: argparse.Namespace) -> str:
     """The text of the plan that the options ask for."""
-    config = load_config([*options.overrides, "run.dry=true"], config_dir=options.config_dir)
+    config = load_config([*options.overrides, "run.dry=true"], config_dir=options.config_dir, elsewhere=True)
     for sentence in warnings(config):
         print(f"plan: warning: {sentence}", file=sys.stderr)
-    from maxent_grpo.training.preview.plan import Lengths, Machines, make_plan
+    from maxent_grpo.training.preview.plan import Lengths, Machines, make_plan, outlook
     from maxent_grpo.training.preview.plan_text import plan_text
 
     machines = Machines(options.gpu, options.gpus, options.per_node, options.servers)
-    return plan_text(config, make_plan(config, machines, Lengths(options.mean_prompt, options.mean_completion)))
+    return plan_text(
+        config, make_plan(outlook(config), machines, Lengths(options.mean_prompt, options.mean_completion))
+    )
 
 
 def _count(text: str) -> int:

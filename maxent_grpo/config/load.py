@@ -38,17 +38,18 @@ __all__ = [
 ]
 
 
-def load_config(overrides: list[str], *, config_dir: str | Path | None = None) -> RootConfig:
+def load_config(overrides: list[str], *, config_dir: str | Path | None = None, elsewhere: bool = False) -> RootConfig:
     """The configuration that the overrides ask for, through all four gates.
 
     Args:
         overrides: as on the command line, such as `scoring=grpo` and `seed=3`.
         config_dir: a further folder that is searched for presets, as with `--config-dir`.
+        elsewhere: whether it is for another machine, so that what this one lacks (gate 4) does not matter.
 
     Raises:
         ConfigError: with every problem there is.
     """
-    return _pass_gates(compose_config(overrides, config_dir))
+    return _pass_gates(compose_config(overrides, config_dir), elsewhere=elsewhere)
 
 
 def check(config: DictConfig) -> RootConfig:
@@ -98,7 +99,7 @@ def compose_checked(overrides: list[str], *, config_dir: str | Path | None = Non
     return composition.config
 
 
-def _pass_gates(composition: Composition) -> RootConfig:
+def _pass_gates(composition: Composition, *, elsewhere: bool = False) -> RootConfig:
     problems, unsettled = composition.problems, composition.unsettled
     strangers = dict(_undeclared_keys(composition.config))
     problems += strangers.values()
@@ -107,20 +108,22 @@ def _pass_gates(composition: Composition) -> RootConfig:
     config = _declared_part(composition.config, set(strangers)) if strangers else composition.config
     root = _as_object(config, problems) if config else None
     if root is not None:
-        problems += _value_problems(root, unsettled)
+        problems += _value_problems(root, unsettled, elsewhere=elsewhere)
     if root is None or problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return root
 
 
-def _value_problems(root: RootConfig, unsettled: set[str]) -> list[str]:
-    """Gates 3 and 4, silent about values that are known to be wrong: a rule about one would only repeat, or mislead."""
+def _value_problems(root: RootConfig, unsettled: set[str], *, elsewhere: bool = False) -> list[str]:
+    """Gates 3 and 4, the latter unless the run is for elsewhere; silent about values that are known to be wrong: a rule about one would only repeat, or mislead."""
     problems: list[str] = []
     for path, sentence in out_of_range(root):
         if path not in unsettled:
             problems.append(sentence)
             unsettled.add(path)
-    later = [*contradictions(root), *preflight(root)]
+    later = list(contradictions(root))
+    if not elsewhere:
+        later += preflight(root)
     return problems + [sentence for sentence in later if not any(path in sentence for path in unsettled)]
 
 

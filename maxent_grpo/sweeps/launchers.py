@@ -45,12 +45,13 @@ def missing_plugins(overrides: Sequence[Override]) -> Iterator[str]:
 
 
 def _made_of(group: str, option: str) -> str:
-    """The option that a preset of this project begins with; of any other, itself."""
+    """The option that a preset of this project begins with, or the preset before it does; of any other, itself."""
     file = Path(config_directory()) / group / f"{option}.yaml"
     if not file.is_file():
         return option
     defaults = OmegaConf.load(file).defaults
-    return next((entry for entry in defaults if isinstance(entry, str) and entry != "_self_"), option)
+    begins = next((entry for entry in defaults if isinstance(entry, str) and entry != "_self_"), option)
+    return begins if begins == option else _made_of(group, begins)
 
 
 def num_cores() -> int:

@@ -4,7 +4,7 @@ With weights of w bytes and gradients of g bytes, both in the type of the weight
 
     everything is held    a slice 2 g (an all-reduce)
     states are divided    a slice g (to the owner), a step g (the new weights back)
-    all is divided        a slice 2 w + g (weights for both passes, gradients to their owners), a slice without gradient w
+    all is divided        a slice 2 w + g (weights for both passes, or w where the forward pass leaves them whole), a rollout w
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def traffic_of(shape: ModelShape, how: Sharding, *, to_engines: bool) -> Traffic
     weights, gradients = shape.weights + shape.adapter, shape.trained
     sync = weights if to_engines else 0
     if Held.weights in how.divided:
-        whole = weights if Runs.sampling in how.whole_for else 0
-        return Traffic(2 * weights + gradients, 0, weights, whole, sync)
+        fetched = weights if Runs.backward in how.whole_for else 2 * weights
+        return Traffic(fetched + gradients, each_rollout=weights, sync=sync)
     if Held.states in how.divided:
         return Traffic(gradients, gradients, sync=sync)
     return Traffic(2 * gradients, sync=sync)

@@ -72,19 +72,22 @@ class Assumptions:
     """Of an engine's division over several GPUs."""
     overlap: float = 0.8
     """Of the passes' time, during which exchanges cost nothing."""
+    files: float = 2e9
+    """Weights that go to servers through a folder: written, read and laid out anew [bytes/s]."""
 
     def text(self) -> str:
         """All of them in a sentence."""
         return (
             f"{self.passes:.0%} of the peak in training, {self.prefill:.0%} reading prompts; {self.decoding:.0%} of the memory's "
             f"bandwidth in decoding; {self.links:.0%} of the links, hidden behind up to {self.overlap:.0%} of the passes; "
-            f"{1e6 * self.start:g} us to start each of {self.operations} operations of a layer where decoding is not compiled"
+            f"{self.files / GB:g} GB/s of weights through files; {1e6 * self.start:g} us to start each of {self.operations} operations of a layer where decoding is not compiled"
         )
 
 
-def links_of(gpu: Gpu, per_node: int, assumed: Assumptions) -> Links:
-    """What exchanges between such GPUs get."""
-    return Links(gpu.inside * assumed.links, gpu.between * assumed.links, per_node, assumed.overlap)
+def links_of(gpu: Gpu, per_node: int, assumed: Assumptions, *, by_files: bool = False) -> Links:
+    """What exchanges between such GPUs get; ``by_files``: whether weights reach engines through a folder."""
+    engines = assumed.files if by_files else 0.0
+    return Links(gpu.inside * assumed.links, gpu.between * assumed.links, per_node, assumed.overlap, engines)
 
 
 def pass_rate(compute: ComputeShape, flops: float, *, backward: bool = False) -> Rate:

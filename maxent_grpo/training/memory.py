@@ -20,6 +20,7 @@ from maxent_grpo.training.memory_head import head_backward, head_block, head_for
 from maxent_grpo.training.memory_sizes import INDEX_BYTES, Held, ModelShape, Pass, Runs, ScoringPath
 
 MIB = 2**20
+SLICE_GRADIENTS = "gradients of the slice"
 HEAP_BLOCK = 32 * MIB
 """From this size on the C library takes a block from the system and gives it back at once; freed smaller ones it keeps."""
 
@@ -179,7 +180,7 @@ def training_phases(shape: ModelShape, passes: Sequence[Pass], path: ScoringPath
     gradients = Part("gradients", shape.updated, shape.updated_block, Held.gradients)
     arriving = [gradients]
     if shape.master:  # a slice's own come in the type of the weights, and are then added to the others
-        own = Part("gradients of the slice", shape.trained, shape.trained_block, Held.gradients)
+        own = Part(SLICE_GRADIENTS, shape.trained, shape.trained_block, Held.gradients)
         arriving = [own, gradients] if more_slices else [own]
     embeddings = 2 * shape.embedding if shape.tied and not shape.adapter else 0
     recomputed = layer_saved(shape, largest, path) if path.checkpointing else 0

@@ -1,8 +1,8 @@
 """How long an optimiser step takes on many processes, as a function of what a token costs on one; every result is in seconds.
 
     trainer  = old scores + reference + forward + backward + max(0, exchange - overlap (forward + backward)) + update
-    together = sampling + trainer + weight sync                          (samples and trains in turn)
-    ahead    = max(sampling, trainer) + weight sync                      (the next rollout is sampled meanwhile)
+    in turn  = sampling + trainer + gathering + weight sync
+    ahead    = max(sampling, trainer) + gathering + weight sync          (the next rollout is sampled meanwhile)
 
 A rollout's sampling and scoring are shared out over the steps that it serves. An exchange of n processes moves (n - 1) / n of
 the bytes through each of them once (gather, scatter) or twice (all-reduce), as a ring does. Sampling has a least number of
@@ -61,6 +61,8 @@ class Links:
     per_node: int = 8
     overlap: float = 1.0
     """Share of the passes' time that exchanges run beside."""
+    engines: float = 0.0
+    """By which weights reach the engines that sample; 0: as fast as a process's way out of its node [bytes/s]."""
 
     def bus(self, processes: int) -> float:
         """What a ring over so many processes carries: a node's ways out carry it together [bytes/s]."""
@@ -103,10 +105,8 @@ class Traffic:
     each_slice: int
     """An all-reduce counts twice."""
     each_step: int = 0
-    each_scoring: int = 0
-    """For a slice without gradient: gathered weights."""
     each_rollout: int = 0
-    """For sampling where weights are put together first."""
+    """Divided weights, put together for sampling and for scoring without gradient."""
     sync: int = 0
     """Weights for the engines that sample, sent once."""
 
@@ -137,7 +137,7 @@ class StepTime:
 
     sampling: float
     gathering: float
-    """Putting divided weights together for sampling."""
+    """Putting divided weights together."""
     old_scores: float
     reference: float
     forward: float
@@ -156,15 +156,15 @@ class StepTime:
         return self.old_scores + self.reference + self.forward + self.backward + self.exchange + self.update
 
     @property
-    def sampler(self) -> float:
-        """What sampling takes."""
-        return self.sampling + self.gathering
+    def between(self) -> float:
+        """What neither side goes on during: putting weights together, bringing them to the engines."""
+        return self.gathering + self.sync
 
     @property
     def total(self) -> float:
         """The whole step."""
-        both = max(self.sampler, self.trainer) if self.ahead else self.sampler + self.trainer
-        return both + self.sync
+        both = max(self.sampling, self.trainer) if self.ahead else self.sampling + self.trainer
+        return both + self.between
 
     @property
     def parts(self) -> dict[str, float]:
@@ -184,12 +184,17 @@ class StepTime:
     @property
     def bottleneck(self) -> str:
         """The largest part; of a run that samples ahead, of the side that is waited for."""
-        asides = ("sampling", "gathering weights")
-        parts = self.parts
-        if self.ahead:
-            waited = asides if self.sampler >= self.trainer else tuple(name for name in parts if name not in asides)
-            parts = {name: seconds for name, seconds in parts.items() if name in waited or name == "weight sync"}
+        parts = {name: seconds for name, seconds in self.parts.items() if name not in self.hidden}
         return max(parts, key=lambda name: parts[name])
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The parts of the shorter side, which happen meanwhile."""
+        if not self.ahead:
+            return frozenset()
+        if self.sampling < self.trainer:
+            return frozenset({"sampling"})
+        return frozenset(self.parts) - {"sampling", "gathering weights", "weight sync"}
 
     @property
     def tokens_per_second(self) -> float:
@@ -244,10 +249,7 @@ def step_time(
     of_step = math.ceil(load.prompts / trainers)
     work = scored_of(of_step, load)
     # each prompt of a rollout is scored once, and trained once in each iteration
-    scored = costs.forward.seconds(work, load.slices) + load.slices * ring_seconds(
-        traffic.each_scoring, trainers, links
-    )
-    scored *= load.minibatches / steps
+    scored = costs.forward.seconds(work, load.slices) * load.minibatches / steps
     forward, backward = costs.forward.seconds(work, load.slices), costs.backward.seconds(work, load.slices)
     if load.checkpointing:
         backward += forward
@@ -260,14 +262,14 @@ def step_time(
     )
     return StepTime(
         sampling=sampling / steps,
-        gathering=0.0 if layout.engines else ring_seconds(traffic.each_rollout, trainers, links) / steps,
+        gathering=ring_seconds(traffic.each_rollout, trainers, links) / steps,
         old_scores=scored if load.old_scores else 0.0,
         reference=scored if load.reference else 0.0,
         forward=forward,
         backward=backward,
         exchange=max(0.0, moved - links.overlap * (forward + backward)),
         update=costs.update * updated,
-        sync=traffic.sync / links.between / steps if layout.engines else 0.0,
+        sync=traffic.sync / (links.engines or links.between) / steps if layout.engines else 0.0,
         ahead=ahead,
         sampled_tokens=load.prompts * load.group * load.completion_tokens,
     )

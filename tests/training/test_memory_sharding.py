@@ -2,7 +2,7 @@
 
 import pytest
 
-from maxent_grpo.training.memory import MemoryEstimate, Part, Phase
+from maxent_grpo.training.memory import SLICE_GRADIENTS, MemoryEstimate, Part, Phase
 from maxent_grpo.training.memory_engine import PASSES, engine_room
 from maxent_grpo.training.memory_sharding import in_shards, sharding
 from maxent_grpo.training.memory_sizes import Held, ModelShape, Runs
@@ -14,11 +14,17 @@ SHAPE = ModelShape(
 """Embedding and head have 40 weights each; a layer 920 / 3, rounded up to bytes: 614."""
 WHOLE = MemoryEstimate(
     0,
-    (Part("weights", 2000, 80, Held.weights), Part("optimiser states", 8001, 160, Held.states)),
+    (
+        Part("weights", 2000, 80, Held.weights),
+        Part("optimiser states", 8001, 160, Held.states),
+        Part("copy", 4000, 160, Held.states),
+    ),
     (
         Phase("sampling", (Part("cache", 50, 50),), Runs.sampling),
         Phase("reference scoring", (Part("activations", 60, 60),), Runs.scoring),
-        Phase("backward", (Part("gradients", 4000, 160, Held.gradients), Part("activations", 70, 70)), Runs.backward),
+        Phase(
+            "backward", (Part(SLICE_GRADIENTS, 2000, 80, Held.gradients), Part("activations", 70, 70)), Runs.backward
+        ),
         Phase("optimiser step", (Part("gradients", 4000, 160, Held.gradients),)),
     ),
     heap=False,
@@ -33,14 +39,15 @@ def sizes(estimate: MemoryEstimate) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("ddp", [2000 + 8001 + 2000, 50, 60, 4070, 4000]),
-        ("zero2", [2000 + 2001, 50, 60, 1000 + 70 + 1228, 1000]),
-        ("fsdp", [500 + 2001, 2000 + 50, 1388 + 60, 1388 + 1000 + 70 + 1228, 1000]),
-        ("zero3", [500 + 2001, 2000 + 50, 1388 + 60, 1388 + 1000 + 70 + 1228, 1000]),
+        ("ddp", [2000 + 8001 + 4000 + 2000, 50, 60, 2070, 4000]),
+        ("zero2", [2000 + 2001 + 1000, 50, 60, 500 + 70 + 1228, 1000]),
+        ("zero3", [500 + 2001 + 1000, 2000 + 50, 2000 + 60, 1388 + 500 + 70 + 1228, 1000]),
+        ("fsdp", [2001 + 1000, 2000 + 50, 2000 + 60, 1388 + 1000 + 70 + 1228, 1000]),
     ],
 )
 def test_what_one_of_four_holds(kind: str, expected: list[int]) -> None:
-    """Gathered for a pass: both ends, 160 bytes, and two layers of 614; their gradients wait for their owners, 1228."""
+    """Gathered for a pass: both ends, 160 bytes, and two layers of 614; their gradients wait for their owners, 1228.
+    Under FSDP the float32 copy is all there is of the weights, and a slice's gradients come in its type."""
     assert sizes(in_shards(WHOLE, SHAPE, sharding(kind, 4))) == expected
 
 

@@ -82,12 +82,14 @@ def test_processes_share_the_prompts_and_pay_for_the_exchange() -> None:
 def test_sampling_ahead_hides_the_shorter_side() -> None:
     layout = Layout(trainers=2, engines=1, ahead=True)
     ahead = step_time(COSTS, LOAD, layout, Traffic(0, sync=50), LINKS)
-    assert (ahead.sampler, ahead.trainer, ahead.sync) == pytest.approx((112, 163, 5))
+    assert (ahead.sampling, ahead.trainer, ahead.sync) == pytest.approx((112, 163, 5))
     assert ahead.total == pytest.approx(163 + 5)
     assert ahead.bottleneck == "backward"
+    through_files = step_time(COSTS, LOAD, layout, Traffic(0, sync=50), replace(LINKS, engines=25.0))
+    assert through_files.sync == pytest.approx(2)
     assert step_time(COSTS, LOAD, replace(layout, ahead=False), Traffic(0, sync=50), LINKS).total == pytest.approx(280)
     slow = step_time(COSTS, LOAD, layout, Traffic(0), LINKS, sampler=replace(COSTS, decode_step=100.0))
-    assert (slow.bottleneck, slow.total) == ("sampling", slow.sampler)
+    assert (slow.bottleneck, slow.total) == ("sampling", slow.sampling)
 
 
 def test_a_rollout_is_shared_out_over_its_steps() -> None:
@@ -106,8 +108,8 @@ def test_a_rollout_is_shared_out_over_its_steps() -> None:
     [
         ("ddp", Traffic(4000, sync=2000)),
         ("zero2", Traffic(2000, 2000, sync=2000)),
-        ("fsdp", Traffic(6000, 0, 2000, 2000, 2000)),
-        ("zero3", Traffic(6000, 0, 2000, 2000, 2000)),
+        ("fsdp", Traffic(6000, each_rollout=2000, sync=2000)),
+        ("zero3", Traffic(6000, each_rollout=2000, sync=2000)),
     ],
 )
 def test_bytes_of_an_exchange(kind: str, expected: Traffic) -> None:
@@ -132,6 +134,7 @@ def test_costs_of_a_gpu_are_operations_and_bytes() -> None:
     wide = costs_of(gpu, replace(SHAPE, itemsize=4), compute, 100.0, assumed, compiled=True)
     assert wide.forward.token / costs.forward.token == pytest.approx(989 / 67)  # float32 is not shortened
     assert links_of(gpu, 8, assumed) == Links(450e9 * 0.7, 50e9 * 0.7, 8, 0.8)
+    assert links_of(gpu, 8, assumed, by_files=True).engines == 2e9
     over_two = spread_over(costs, 2, 0.8)
     assert over_two.decode_step == pytest.approx(costs.decode_step / 1.6)
     assert (spread_over(costs, 1, 0.8), over_two.forward) == (costs, costs.forward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig, VllmMode
+from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig, VllmMode, WeightTransfer
 from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
@@ -14,13 +14,13 @@ from maxent_grpo.training.exchange import traffic_of
 from maxent_grpo.training.hardware import GPUS, Assumptions, Gpu, costs_of, links_of
 from maxent_grpo.training.memory import MemoryEstimate, Part
 from maxent_grpo.training.memory_engine import SHARE, EngineRoom, engine_room
-from maxent_grpo.training.memory_sharding import sharding
-from maxent_grpo.training.memory_sizes import Held
+from maxent_grpo.training.memory_sizes import Held, ModelShape
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.preview.run import workload
-from maxent_grpo.training.preview.sight import look
+from maxent_grpo.training.preview.sight import Sight, look
 from maxent_grpo.training.preview.sizes import (
     Workload,
+    divided_among,
     memory_estimate,
     model_shape,
     parallel_kind,
@@ -29,6 +29,7 @@ from maxent_grpo.training.preview.sizes import (
 )
 from maxent_grpo.training.step_time import Costs, Layout, Links, Load, StepTime, Traffic, spread_over, step_time
 from maxent_grpo.training.types.choices import ReferenceSource
+from maxent_grpo.training.types.flops import ComputeShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +99,50 @@ class Plan:
         return self.timing.step()
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What of a run is the same on any number of GPUs."""
+
+    config: RootConfig
+    sight: Sight
+    work: Workload
+    shape: ModelShape
+    compute: ComputeShape
+
+
+def outlook(config: RootConfig) -> Outlook:
+    """Look at the model and the data of a checked configuration.
+
+    Raises:
+        ConfigError, DataError: the run would stop for a reason that is seen without a GPU.
+    """
+    sight = look(config)
+    compute = compute_shape(sight.model)
+    if compute is None:
+        raise ConfigError(
+            "a plan counts operations, and of this architecture they are not known: a mixture of experts, say"
+        )
+    return Outlook(config, sight, workload(config, sight), model_shape(sight.model), compute)
+
+
 def make_plan(
-    config: RootConfig, machines: Machines, means: Lengths | None = None, assumed: Assumptions | None = None
+    seen: Outlook, machines: Machines, means: Lengths | None = None, assumed: Assumptions | None = None
 ) -> Plan:
     """What the run would be on those GPUs.
 
     Args:
-        config: the checked settings.
+        seen: the run.
         machines: the GPUs.
         means: lengths to compute the time for; memory is always that of the limits.
         assumed: shares of what data sheets promise; None is the usual ones.
 
     Raises:
-        ConfigError, DataError: the run would stop for a reason that is seen without a GPU, or the GPUs cannot be shared out.
+        ConfigError: the GPUs cannot be shared out, or a mean is above its limit.
     """
-    assumed = assumed or Assumptions()
+    assumed, config, work, shape = assumed or Assumptions(), seen.config, seen.work, seen.shape
     gpu, (trainers, tensor_parallel) = GPUS[machines.gpu], _shared_out(config, machines)
-    sight = look(config)
-    work, shape, compute = workload(config, sight), model_shape(sight.model), compute_shape(sight.model)
-    if compute is None:
-        raise ConfigError(
-            "a plan counts operations, and of this architecture they are not known: a mixture of experts, say"
-        )
     kind = parallel_kind(config)
-    how = sharding(kind, trainers)
+    how = divided_among(config, trainers)
     memory = memory_estimate(config, work, shape, process=0, on_gpu=True, num_processes=trainers)
     load = load_of(config, work, trainers, means or Lengths())
     context = load.prompt_tokens + load.completion_tokens / 2
@@ -133,16 +154,16 @@ def make_plan(
         if config.generation.vllm_mode is VllmMode.colocate and not engine.sleep:
             memory = replace(memory, persistent=(*memory.persistent, Part("vLLM's share", room.share, room.share)))
     layout = _layout(config, machines, trainers, room)
-    costs = costs_of(gpu, shape, compute, context, assumed, compiled=compiled)
+    costs = costs_of(gpu, shape, seen.compute, context, assumed, compiled=compiled)
     timing = Timing(
         costs, spread_over(costs, tensor_parallel, assumed.spread), load, layout,
-        traffic_of(shape, how, to_engines=layout.engines > 0), links_of(gpu, machines.per_node, assumed),
+        traffic_of(shape, how, to_engines=layout.engines > 0), links_of(gpu, machines.per_node, assumed, by_files=_by_files(config)),
         how.share(trainers, Held.states) / trainers,
     )  # fmt: skip
     return Plan(
         gpu, machines, kind, layout, tensor_parallel, batch_plan(config, work.num_train, trainers),
-        work.num_train if work.has_rows else None, memory, parameter_counts(sight.model), room, timing, assumed,
-        tuple(sight.unseen),
+        work.num_train if work.has_rows else None, memory, parameter_counts(seen.sight.model), room, timing, assumed,
+        tuple(seen.sight.unseen),
     )  # fmt: skip
 
 
@@ -178,15 +199,30 @@ def _shared_out(config: RootConfig, machines: Machines) -> tuple[int, int]:
         return machines.gpus, 1
     devices = generation.engine.tensor_parallel_size
     if generation.vllm_mode is VllmMode.colocate:
-        return machines.gpus, devices
+        if machines.gpus > 1:
+            raise ConfigError(
+                f"generation.vllm_mode=colocate is for one process on one GPU, and --gpus is {machines.gpus}: give vLLM GPUs of its "
+                "own with generation.vllm_mode=server"
+            )
+        return 1, 1
     trainers = machines.gpus - machines.servers * devices
     if trainers < 1 or machines.servers < 1:
         raise ConfigError(
             f"--servers {machines.servers} with generation.engine.tensor_parallel_size={devices} take "
             f"{machines.servers * devices} of --gpus {machines.gpus}, and one has to train: ask for more GPUs or fewer servers, "
-            f"or sample where the trainers are with generation.vllm_mode=colocate"
+            f"or sample where the trainers are with generation=local"
         )
     return trainers, devices
+
+
+def _by_files(config: RootConfig) -> bool:
+    """Whether weights reach servers on GPUs of their own through a folder, as they do where they are sent while training goes on."""
+    generation = config.generation
+    if not isinstance(generation, VllmGenerationConfig):
+        return False
+    if generation.weight_transfer is not WeightTransfer.auto:
+        return generation.weight_transfer is WeightTransfer.reload
+    return generation.async_steps > 0 or generation.vllm.sync_interval > 1
 
 
 def _layout(config: RootConfig, machines: Machines, trainers: int, room: EngineRoom | None) -> Layout:
@@ -195,5 +231,5 @@ def _layout(config: RootConfig, machines: Machines, trainers: int, room: EngineR
         at_once = generation.batch_size if isinstance(generation, LocalGenerationConfig) else 0
         return Layout(trainers, at_once=at_once, refills=False)
     servers = 0 if generation.vllm_mode is VllmMode.colocate else machines.servers
-    asked = generation.max_in_flight * generation.num_generations * trainers // max(servers or trainers, 1)
+    asked = generation.max_in_flight * generation.num_generations // max(servers, 1)
     return Layout(trainers, servers, max(1, min(room.sequences, asked)), ahead=generation.async_steps > 0)

@@ -16,7 +16,7 @@ KINDS_IN_WORDS = {
     "zero3": "weights, gradients and optimiser states are divided among them",
 }
 REMEDIES = {
-    "sampling": "more GPUs that sample, shorter completions; with vLLM generation.engine.enforce_eager=false",
+    "sampling": "more GPUs that sample, or vLLM in place of the local sampler, with generation.engine.enforce_eager=false; where the longest completion is waited for, generation.engine.tensor_parallel_size, or a lower limit",
     "gathering weights": "engines of their own for sampling: generation=vllm",
     "scoring at rollout weights": "one update per rollout: minibatches=1, num_iterations=1",
     "reference": "no pull towards a reference: scoring.kl_beta=0, scoring.weighting.beta=0",
@@ -24,7 +24,7 @@ REMEDIES = {
     "backward": "more trainers; without model.gradient_checkpointing where memory allows",
     "exchange": "fewer slices: a larger scoring.batching.max_tokens; more prompts per step for each trainer",
     "update": "states that are divided; LoRA",
-    "weight sync": "a larger generation.vllm.sync_interval; more steps per rollout",
+    "weight sync": "generation.weight_transfer=nccl; a larger generation.vllm.sync_interval; more steps per rollout",
 }
 """Part of a step -> what makes it shorter."""
 
@@ -53,7 +53,7 @@ def process_rows(config: RootConfig, plan: Plan) -> list[Row]:
     if not isinstance(generation, VllmGenerationConfig):
         return [*rows, ("sampling", "by the trainers themselves, in turn with training")]
     if generation.vllm_mode is VllmMode.colocate:
-        return [*rows, ("sampling", "vLLM in every trainer, in turn with training")]
+        return [*rows, ("sampling", "vLLM in the same process, in turn with training")]
     spread = f", each over {plan.tensor_parallel} GPUs" if plan.tensor_parallel > 1 else ""
     when = "while the trainers train" if layout.ahead else "in turn with training"
     return [*rows, ("sampling", f"{layout.engines} vLLM server{'s' if layout.engines > 1 else ''}{spread}, {when}")]
@@ -75,17 +75,12 @@ def room_rows(room: EngineRoom) -> list[Row]:
 def time_rows(plan: Plan) -> list[Row]:
     """Each part of a step, the whole, and what holds it up."""
     step, load, total = plan.step, plan.timing.load, plan.step.total
-    waited = (
-        {"sampling", "gathering weights"}
-        if step.sampler < step.trainer
-        else set(step.parts) - {"sampling", "gathering weights"}
-    )
     rows: list[Row] = []
     for name, seconds in step.parts.items():
         if not seconds:
             continue
-        aside = step.ahead and name in waited - {"weight sync"}
-        rows.append((name, f"{_figure(seconds)} s  {'meanwhile' if aside else f'{seconds / total:>4.0%}'}"))
+        share = "meanwhile" if name in step.hidden else f"{seconds / total:>4.0%}"
+        rows.append((name, f"{_figure(seconds)} s  {share}"))
     steps = plan.batch.total_steps
     length = (
         "at their length limit"

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from maxent_grpo.config.generation import VllmGenerationConfig
 from maxent_grpo.config.model import Attention
+from maxent_grpo.config.parallel import Strategy
 from maxent_grpo.config.resolve import batch_plan, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.models.adapter import ADAPTER, adapter_layers, adapter_parameters
@@ -27,8 +28,8 @@ from maxent_grpo.training.memory import (
     scoring_phase,
     training_phases,
 )
-from maxent_grpo.training.memory_sharding import in_shards, sharding
-from maxent_grpo.training.memory_sizes import Held, ModelShape, Pass, ScoringPath
+from maxent_grpo.training.memory_sharding import Sharding, in_shards, sharding
+from maxent_grpo.training.memory_sizes import Held, ModelShape, Pass, Runs, ScoringPath
 from maxent_grpo.training.method import resolve_method
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.scoring.batch import budget_of_group
@@ -138,7 +139,7 @@ def memory_estimate(
     has_reference = reference_source(config) is ReferenceSource.model
     if has_reference and not starts_as_base(config):
         name = "reference adapter" if shape.adapter else "reference copy"
-        persistent.append(Part(name, shape.trained, shape.trained_block, Held.weights))
+        persistent.append(Part(name, shape.trained, shape.trained_block))
     phases = [*_warm_start(config, work, shape, path)]
     draw = draw_bytes(
         shape, restricted=path.restricted, tempered=path.tempered,
@@ -162,13 +163,39 @@ def memory_estimate(
         phases.append(_sampling("evaluation", work, shape, asked, samples, work.eval_lengths, **how))
     if shape.adapter and config.checkpoint.final_model and not on_gpu:
         phases.append(Phase("writing the model", (Part("merged weights", shape.weights, shape.embedding),)))
+    how = divided_among(config, num_processes)
+    is_served = isinstance(generation, VllmGenerationConfig) and generation.vllm.sync_weights and not samples_here
+    if is_served and Held.weights in how.divided:
+        phases.append(Phase("weights for the servers", (), Runs.sampling))
     whole = MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
-    return in_shards(whole, shape, sharding(parallel_kind(config), num_processes))
+    return in_shards(whole, shape, how)
+
+
+def divided_among(config: RootConfig, processes: int) -> Sharding:
+    """What so many trainers hold of the model under ``optimization.parallel``."""
+    settings = config.optimization.parallel
+    how = sharding(parallel_kind(config), processes)
+    if processes == 1:
+        return how
+    if settings.strategy is Strategy.fsdp:
+        whole = how.whole_for
+        if not settings.fsdp.reshard_after_forward:
+            whole |= {Runs.forward, Runs.backward}
+        return replace(how, whole_for=whole, elsewhere=how.divided if settings.fsdp.cpu_offload else frozenset())
+    if settings.strategy is Strategy.deepspeed:
+        elsewhere = {Held.states} if settings.deepspeed.offload_optimizer else set[Held]()
+        if settings.deepspeed.offload_parameters:
+            elsewhere.add(Held.weights)
+        return replace(how, elsewhere=frozenset(elsewhere))
+    return how
 
 
 def parallel_kind(config: RootConfig) -> str:
     """How processes that train together hold the model: one of ``memory_sharding.KINDS``."""
-    return "ddp"
+    settings = config.optimization.parallel
+    return (
+        f"zero{settings.deepspeed.zero_stage}" if settings.strategy is Strategy.deepspeed else settings.strategy.value
+    )
 
 
 def _path(config: RootConfig, work: Workload, passes: int, on_gpu: bool) -> ScoringPath:

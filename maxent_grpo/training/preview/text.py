@@ -213,8 +213,9 @@ def _verdict(peak: int, available: int) -> str:
     if peak <= available:
         return ""
     return (
-        f"  less than the peak by {size_text(peak - available)}: lower scoring.batching.score_slice, "
-        "generation.batch_size or evaluation.batch_size, or the sizes above"
+        f"  less than the peak by {size_text(peak - available)}: lower scoring.batching.max_tokens or score_slice, "
+        "generation.batch_size or evaluation.batch_size, or the sizes above; of several processes each holds less with "
+        "optimization.parallel.strategy=fsdp"
     )
 
 

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from maxent_grpo.commands.plan import main
 from maxent_grpo.config.load import load_config
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.training.preview.plan import Lengths, Machines, Plan, make_plan
+from maxent_grpo.training.preview.plan import Lengths, Machines, Plan, make_plan, outlook
 from maxent_grpo.training.preview.run import preview
 
 FEW = ("data.num_train=64", "data.num_eval=8")
@@ -28,7 +28,7 @@ def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def planned(*overrides: str, machines: Machines, means: Lengths | None = None) -> Plan:
-    return make_plan(load_config(["run.dry=true", "run.dir=nowhere", *overrides]), machines, means)
+    return make_plan(outlook(load_config(["run.dry=true", "run.dir=nowhere", *overrides])), machines, means)
 
 
 def sections(text: str, title: str) -> list[str]:
@@ -80,3 +80,17 @@ def test_what_cannot_be_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().err
     assert "--mean-completion 9000 is more than generation.max_completion_len=3072" in said
     assert "sede: no such setting" in said
+
+
+def test_trainers_hold_what_the_strategy_says() -> None:
+    """Persistent bytes for each parameter: a bfloat16 model with its copy and moments, over four trainers."""
+    bytes_each: dict[str, float] = {}
+    for settings in ("ddp", "fsdp", "fsdp optimization.parallel.fsdp.cpu_offload=true", "deepspeed"):
+        strategy, *more = settings.split()
+        config = load_config(
+            ["experiment=qwen05b_countdown", *FEW, "model.dtype=bfloat16", f"optimization.parallel.strategy={strategy}", *more],
+            elsewhere=True,
+        )  # fmt: skip
+        memory = make_plan(outlook(config), Machines(gpus=4)).memory
+        bytes_each[settings] = sum(part.size for part in memory.persistent) / 494_032_768
+    assert list(bytes_each.values()) == pytest.approx([2 + 4 + 8 + 2, 3, 0, 2 + 3], abs=1e-6)
