@@ -267,7 +267,7 @@ def sampling_phase(
 
     A completion has a copy of its prompt, unless the copies would be large and the model's attention takes layouts, as all but eager
     attention does on the CPU. Keys and values are then copied to every head by eager attention alone. Where layouts are taken, weights of
-    float32 are copied into the order of the kernels as well, if they are large enough for that.
+    float32 are copied into the order of the kernels as well, if they are large enough for that; of a model with an adapter only the head's.
     """
     layer_keys = shape.cache_per_token // (2 * shape.layers)
     shared = not eager and not on_gpu and sharing_pays(sequences * prompt * layer_keys)
@@ -281,7 +281,11 @@ def sampling_phase(
     return Phase(
         name,
         (
-            *((Part("packed weights", shape.weights, shape.embedding),) if packs else ()),
+            *(
+                (Part("packed weights", shape.embedding if shape.adapter else shape.weights, shape.embedding),)
+                if packs
+                else ()
+            ),
             Part("key-value cache", sequences * places * shape.cache_per_token, sequences * places * layer_keys),
             Part("cache of the prompts", prompts * prompt * shape.cache_per_token, prompts * prompt * layer_keys),
             Part("one layer", work, work // 2),
