@@ -57,7 +57,7 @@ def any_rank(accelerator: Accelerator, condition: bool) -> bool:
 def together(accelerator: Accelerator, sample: Callable[[], T]) -> T:
     """What ``sample`` returns, unless the sampler of any process gives up: then all raise, and go the same way from there.
 
-    ``sample`` makes no collective of its own.
+    ``sample`` makes the same collectives in every process, also where one gives up.
 
     Raises:
         GenerationError: this process's, or else the first of the others'.

@@ -55,6 +55,7 @@ SHORT: list[Case] = [
         {
             "scoring": "dr_grpo", "data.num_eval": 3, "evaluation.seed_eval.enabled": True,
             "evaluation.seed_eval.num_seeds": 2, "evaluation.every_n_steps": 1, "optimization.total_training_steps": 1,
+            "evaluation.batch_size": 1,  # two batches for one process, and one for the other
         },
     ),
 ]  # fmt: skip

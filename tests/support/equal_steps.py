@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import torch
 from support.runs import configured, inside_run
 from support.steps import FOR_FEW_ROWS, OPTIONS
 
 from maxent_grpo.config.store import OPTIONS as STORE
+from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import LoopParts, run_training
 from maxent_grpo.training.metric_table import UNREPRODUCED
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
@@ -60,9 +64,25 @@ class Kept:
     def close(self) -> None: ...
 
 
+@contextmanager
+def samplers_meet() -> Iterator[None]:
+    """Samplers that meet those of the other processes at each call, as those do that share a vLLM server."""
+    original = LocalGenerator.__call__
+
+    def meeting(self: LocalGenerator, *arguments: Any, **named: Any) -> Any:
+        if torch.distributed.is_initialized():
+            met: list[Any] = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(met, self._stream)
+            assert met == [self._stream] * len(met), "processes ask their samplers equally often"
+        return original(self, *arguments, **named)
+
+    with patch.object(LocalGenerator, "__call__", meeting):
+        yield
+
+
 def trained(cases: Sequence[tuple[str, Sequence[str], Mapping[str, Any]]]) -> dict[str, Any]:
     """The record of a run of each case: its name, overrides, and settings by dotted path."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, samplers_meet():
         return {
             name: asdict(_run(Path(folder) / os.environ.get("RANK", "0") / name, overrides, settings))
             for name, overrides, settings in cases

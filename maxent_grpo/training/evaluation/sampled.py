@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from maxent_grpo.distributed import any_rank, raising
 from maxent_grpo.stats.passk import coverage_at_k, distinct_at_k, majority_at_k, mean_at_k, pass_at_k
 from maxent_grpo.training.credit import GradedRollout, grade_rollout
 from maxent_grpo.training.diagnostics import length_stats
@@ -79,10 +81,13 @@ def sample_rows(
     num_samples: int,
     rollout: int = 0,
 ) -> list[EvaluatedRow]:
-    """``num_samples`` graded completions of each row, in the rows' order.
+    """``num_samples`` graded completions of each row of this process's share, in the rows' order; all processes call it.
 
     A local sampler's random numbers are keyed by rollout, row and sample: neither the batch size nor the order of the rows
     changes what is drawn, and another evaluation draws the same numbers.
+
+    Raises:
+        GenerationError: no process has a complete group of a batch, or a sampler gave up; on every process.
     """
     assert ctx.generation is not None
     assert ctx.scoring is not None
@@ -92,13 +97,21 @@ def sample_rows(
         generator.policy_version = ctx.state.global_step
         generator.begin_rollout(rollout)
     evaluated: list[EvaluatedRow] = []
-    for at in range(0, len(rows), settings.batch_size):
+    agree, raise_together = partial(any_rank, ctx.accelerator), raising(ctx.accelerator)
+    for at in range(0, _longest_share(ctx, rows), settings.batch_size):
         part = rows[at : at + settings.batch_size]
         by_id = {row["row_id"]: row for row in part}
-        batch = collect_rollout(part, generator, sampling)
-        graded = grade_rollout(batch, by_id, ctx.eval_reward or ctx.reward, ctx.state)
-        evaluated.extend(_evaluated(graded, by_id, threshold))
+        batch = collect_rollout(part, generator, sampling, agree=agree, raise_together=raise_together)
+        if batch.prompts:
+            graded = grade_rollout(batch, by_id, ctx.eval_reward or ctx.reward, ctx.state)
+            evaluated.extend(_evaluated(graded, by_id, threshold))
     return evaluated
+
+
+def _longest_share(ctx: ValidationContext, rows: Sequence[dict[str, Any]]) -> int:
+    """Rows of the process that has most: all of them ask equally often, since some samplers are asked by all at once."""
+    processes = ctx.accelerator.num_processes
+    return len(rows) if processes == 1 else -(-len(ctx.evaluation.rows) // processes)
 
 
 def row_figures(row: EvaluatedRow, ks: Sequence[int]) -> dict[str, float]:
