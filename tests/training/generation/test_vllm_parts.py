@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation import rollout
 from maxent_grpo.training.generation.rollout import collect_rollout
-from maxent_grpo.training.generation.vllm import guard
+from maxent_grpo.training.generation.vllm import guard, transport
 from maxent_grpo.training.generation.vllm.ask import Ask, BadAnswerError, ask_seed, read_answers, sampling_parameters
 from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
 from maxent_grpo.training.generation.vllm.server_process import (
@@ -158,6 +159,46 @@ def test_requests_are_sent_without_waiting_and_weights_wait_for_them() -> None:
         sent[0].result()
     engine.close()
     assert over == [True] * 3
+
+
+def test_a_way_of_weights_that_fails_for_good_is_told_though_its_server_is_gone_too() -> None:
+    class Nods(BaseHTTPRequestHandler):
+        """A server that takes whatever it is told."""
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    listening = HTTPServer(("127.0.0.1", 0), Nods)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    taken: list[str] = []
+
+    class Broken:
+        """A way that ends together with the server."""
+
+        def prepare(self, version: int) -> None: ...
+
+        def carry(self, url: str, post: object) -> None:
+            taken.append(url)
+            listening.shutdown()
+            listening.server_close()
+            raise GenerationError("the broadcast cannot be taken back")
+
+        def close(self) -> None: ...
+
+    server = Server(f"http://127.0.0.1:{listening.server_port}", "policy")
+    client = VLLMClientConfig(max_retries=2, backoff=0.0)
+    engine = HttpEngine([server], client, {"failed_requests": 0}, carrier=Broken(), run="r", max_in_flight=2)
+    with pytest.raises(GenerationError, match=r"^the broadcast cannot be taken back$"):
+        engine.load(1)
+    assert taken == [server.url]
+    engine.close()
+
+
+def test_a_reason_is_given_for_an_error_without_words() -> None:
+    assert transport.reason(AssertionError()) == "AssertionError"
 
 
 HELD_UP = """

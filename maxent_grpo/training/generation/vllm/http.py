@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import requests
 
-from maxent_grpo.errors import GenerationError
+from maxent_grpo.errors import GenerationError, MaxentGrpoError
 from maxent_grpo.training.generation.vllm import transport
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, BadAnswerError, read_answers
 from maxent_grpo.training.generation.vllm.carriers import Carrier
@@ -236,8 +236,13 @@ class HttpEngine:
             carrier.carry(server.url, partial(self._post, server))
             self._post(server, "/reset_prefix_cache", None)
             self._post(server, "/update_weight_version", {"new_version": self._named(version)})
-        finally:
-            self._post(server, "/resume", None)
+        except (requests.RequestException, MaxentGrpoError):
+            with suppress(
+                requests.RequestException, MaxentGrpoError
+            ):  # what went wrong first is told, and decides what follows
+                self._post(server, "/resume", None)
+            raise
+        self._post(server, "/resume", None)
         server.num_failed = 0
         self._num_given += 1
 

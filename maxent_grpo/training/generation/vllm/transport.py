@@ -59,4 +59,5 @@ def reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, requests.ConnectionError):
         return "no connection, or it broke off"
-    return str(error).splitlines()[0][:TEXT_SHOWN]
+    said = str(error).strip() or type(error).__name__  # a library may raise without a word
+    return said.splitlines()[0][:TEXT_SHOWN]
