@@ -11,8 +11,9 @@ from typing import Any
 from experiments.mode_coverage.pool import TASK as POOL
 from experiments.mode_coverage.pool import trained_figures
 from experiments.mode_coverage.table import START, Arm, Part, Study
+from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.report.read import EVALUATIONS_FILE, iterate_jsonl, read_config, read_metrics, read_versions
-from maxent_grpo.sweeps.record import Standing, read_jobs
+from maxent_grpo.sweeps.record import JobRecord, Standing, read_jobs
 
 EXACT = "eval/exact/sampled/"
 """The policy that is sampled from, every token one of the answer alphabet or the end: figures without sampling noise."""
@@ -21,21 +22,30 @@ SAMPLED = ("eval/pass@", "eval/coverage@", "eval/distinct@")
 OF_PROBLEMS = ("pass@1", "pass@8", "coverage@8", "distinct@8")
 """Figures that are kept of each problem at the last evaluation, for intervals over problems within seeds."""
 DIGITS = 6
+DIVERGED = "diverged"
+"""Where a record says why its run ended early."""
 Record = dict[str, Any]
 
 
-def collect(study: Study, part: Part, outputs: Path, results: Path) -> str:
-    """Write the record of every finished run of a part and say how many there are."""
+def collect(study: Study, part: Part, outputs: Path, results: Path) -> tuple[str, bool]:
+    """Write the record of every run of a part that has finished or diverged; how many there are, in words, and whether all."""
     arms = {arm.name: arm for arm in part.arms}
-    written = 0
+    written, wanted = 0, len(part.arms) * len(part.pairs)
     sweep = outputs / part.name
     for job in read_jobs(sweep) if sweep.is_dir() else ():
-        if job.standing is Standing.finished:
+        if job.standing is Standing.finished or has_diverged(job):
             arm, pair = arms[job.changed["experiment"]], int(job.changed[START])
             record = run_record(sweep / job.name, part, arm, pair)
+            if has_diverged(job):
+                record[DIVERGED] = job.problems[0]
             write_record(results / part.name / f"{arm.name}-{pair}.json", record)
             written += 1
-    return f"{part.name}: {written} of {len(part.arms) * len(part.pairs)} runs in {results / part.name}"
+    return f"{part.name}: {written} of {wanted} runs in {results / part.name}", written == wanted
+
+
+def has_diverged(job: JobRecord) -> bool:
+    """Whether numbers that are not finite ended a run, which is then counted by its last evaluation and not made again."""
+    return job.standing is Standing.failed and job.problems[0].startswith(f"{NonFiniteError.__name__}:")
 
 
 def run_record(folder: Path, part: Part, arm: Arm, pair: int) -> Record:

@@ -1,8 +1,8 @@
 """Run parts of the study: `python -m experiments.mode_coverage.run [PART ...]`, all of them without a name.
 
 Each part is one sweep of `train.py -m`, two runs at a time on one thread each. Called again it goes on where it was stopped:
-finished runs are left, interrupted ones continue from their last checkpoint. When a part ends, also early, its finished runs are
-written to results/.
+finished runs are left, interrupted ones continue from their last checkpoint. When a part ends, also early, its runs that finished or
+diverged are written to results/.
 """
 
 from __future__ import annotations
@@ -50,18 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [
         part for name, part in study.parts.items() if name in given.parts or (not given.parts and part.kind != REDUCED)
     ]
-    status = 0
     for part in chosen:
+        status = 0
         for stage in (starts_of(study, part), part):
             command = sweep_command(study, stage, given.outputs, given.jobs, given.set)
             if given.show:
                 print(" ".join(command))
             elif not given.only_collect:
                 write_presets(study, stage, given.outputs)
-                status = max(status, subprocess.run(command, cwd=REPOSITORY, env=quiet_environment()).returncode)
-        if not given.show:
-            print(collect(study, part, given.outputs, given.results), flush=True)
-        if status:
+                status = ended(command)
+                if status:
+                    break
+        if given.show:
+            continue
+        said, is_whole = collect(study, part, given.outputs, given.results)
+        print(said, flush=True)
+        if status and not is_whole:  # a run that has diverged fails its sweep, and is a result
             return 1
     return 0
 
@@ -97,6 +101,16 @@ def sweep_command(study: Study, part: Part, outputs: Path, jobs: int, settings: 
         *("hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"),
         *(f"hydra.sweep.dir={outputs / part.name}", "run.sweep_resume=true"),
     ]
+
+
+def ended(command: Sequence[str]) -> int:
+    """The exit status of a sweep. Ctrl-C reaches it as well, and is waited for: it ends its runs and writes down how they stand."""
+    sweep = subprocess.Popen(command, cwd=REPOSITORY, env=quiet_environment())
+    while True:
+        try:
+            return sweep.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def quiet_environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from experiments.mode_coverage.collect import DIVERGED
 from experiments.mode_coverage.effects import (
     AGAIN,
     BASELINE,
@@ -45,7 +46,13 @@ def levels(results: Results, part: Part, steps: int | None = None) -> str:
     for name, runs in ran:
         figures = (_spread(spread(runs, measure, steps)) for measure in measures)
         lines.append((f"`{name}`", str(len(runs)), *figures, _cost(runs, steps)))
-    return _table(lines)
+    ended = [
+        f"\n`{name}` of pair {pair} diverged: it counts with its last evaluation, at step {at(record, steps)['step']}."
+        for name, runs in ran
+        for pair, record in runs.items()
+        if DIVERGED in record
+    ]
+    return _table(lines) + "".join(ended)
 
 
 def differences(results: Results, part: Part, steps: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,18 @@ def test_the_baseline_forgets_right_answers_that_maxent_keeps(
     capfd.readouterr()
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.slow
+def test_runs_that_diverge_are_collected_and_do_not_hold_up_what_comes_after(tmp_path: Path) -> None:
+    command = ["reduced", "--outputs", str(tmp_path / "outputs"), "--results", str(tmp_path / "results")]
+    quick = ["model.warm_start.steps=2", "data.num_train=64", "data.num_eval=4", "optimization.total_training_steps=4"]
+    bursts = ["optimization.learning_rate=1e30", "optimization.max_grad_norm=0"]
+    # the starts are made, by one step of their own, before a run can diverge
+    assert main([*command, "--set", *quick]) == 0
+    shutil.rmtree(tmp_path / "outputs" / "reduced")
+    assert main([*command, "--set", *quick, *bursts]) == 0
+    records = read_results(read_study(), tmp_path / "results").records
+    assert len(records) == 4
+    assert all(record["diverged"].startswith("NonFiniteError: ") for record in records.values())
+    assert all(record["curve"][0]["step"] == 0 for record in records.values())

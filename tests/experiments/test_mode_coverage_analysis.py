@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from experiments.mode_coverage.analyse import MARKS, main, sections
+from experiments.mode_coverage.collect import DIVERGED, has_diverged
 from experiments.mode_coverage.effects import BASELINE, PRIMARY, at, effects, read_results
 from experiments.mode_coverage.table import HERE, read_study
+from experiments.mode_coverage.tables import levels
+from maxent_grpo.sweeps.record import JobRecord, Standing
 
 STUDY = read_study()
 RECORDS = Path(__file__).parent / "records"
@@ -66,6 +70,27 @@ def test_an_arm_that_samples_more_is_judged_at_an_earlier_step() -> None:
     for point in record["curve"]:
         point["completions"] *= 2
     assert at(record, 4)["step"] == 2
+
+
+def test_a_run_that_diverged_counts_with_its_last_evaluation_and_is_named(tmp_path: Path) -> None:
+    shutil.copytree(RECORDS, tmp_path / "records")
+    path = tmp_path / "records/confirmatory/maxent-3.json"
+    record = json.loads(path.read_text())
+    cut = record | {"curve": record["curve"][:2], "steps": 3, "problems": {}, DIVERGED: "NonFiniteError: the loss"}
+    path.write_text(json.dumps(cut))
+    results, part = read_results(STUDY, tmp_path / "records"), STUDY.parts["confirmatory"]
+    assert "`maxent` of pair 3 diverged: it counts with its last evaluation, at step 2." in levels(results, part)
+    assert "diverged" not in levels(read_results(STUDY, RECORDS), part)
+    [found] = [each for each in effects(results, part, measures=[PRIMARY]) if each.arm == "maxent"]
+    base = results.runs("confirmatory", BASELINE)[3]
+    assert found.differences[3] == record["curve"][1][PRIMARY] - base["curve"][-1][PRIMARY]
+
+
+def test_only_numbers_that_are_not_finite_make_a_run_diverge() -> None:
+    failed = JobRecord("0", {}, Standing.failed, problems=["NonFiniteError: the loss is nan"])
+    assert has_diverged(failed)
+    assert not has_diverged(replace(failed, problems=["StorageError: the disk is full"]))
+    assert not has_diverged(replace(failed, standing=Standing.interrupted))
 
 
 def test_runs_of_other_settings_are_no_repetitions(tmp_path: Path) -> None:
