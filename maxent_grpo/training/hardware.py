@@ -36,6 +36,8 @@ class Gpu:
     """To the other GPUs of its node, each way [bytes/s]."""
     between: float
     """Its share of the node's network, each way [bytes/s]."""
+    sequences: int = 256
+    """That vLLM decodes together at most unless it is told otherwise (`max_num_seqs`): more on those of at least 70 GiB but A100s."""
 
     def peak(self, itemsize: int) -> float:
         """Matrix products of numbers of so many bytes [FLOP/s]."""
@@ -45,8 +47,8 @@ class Gpu:
 GPUS: Mapping[str, Gpu] = {
     "a100-40": Gpu("A100 SXM 40 GB", int(39.4 * GIB), 312 * TERA, 19.5 * TERA, 1555 * GB, 300 * GB, 25 * GB),
     "a100": Gpu("A100 SXM 80 GB", int(79.2 * GIB), 312 * TERA, 19.5 * TERA, 2039 * GB, 300 * GB, 25 * GB),
-    "h100": Gpu("H100 SXM 80 GB", int(79.1 * GIB), 989 * TERA, 67 * TERA, 3350 * GB, 450 * GB, 50 * GB),
-    "h200": Gpu("H200 SXM 141 GB", int(139.8 * GIB), 989 * TERA, 67 * TERA, 4800 * GB, 450 * GB, 50 * GB),
+    "h100": Gpu("H100 SXM 80 GB", int(79.1 * GIB), 989 * TERA, 67 * TERA, 3350 * GB, 450 * GB, 50 * GB, 1024),
+    "h200": Gpu("H200 SXM 141 GB", int(139.8 * GIB), 989 * TERA, 67 * TERA, 4800 * GB, 450 * GB, 50 * GB, 1024),
     "l40s": Gpu("L40S 48 GB, PCIe", int(44.4 * GIB), 362 * TERA, 91.6 * TERA, 864 * GB, 32 * GB, 12.5 * GB),
 }
 """Memory, peaks and links of the vendor's data sheets; the network is the usual one beside it: 400, 200 or 100 Gbit/s for each GPU."""

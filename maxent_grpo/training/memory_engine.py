@@ -10,9 +10,6 @@ SHARE = 0.92
 """Of a GPU's memory, vLLM's own choice (`gpu_memory_utilization`)."""
 PASSES = 3 * 2**30
 """What vLLM keeps free on each GPU for its passes and CUDA graphs; it measures this when it starts."""
-MOST_SEQUENCES, MOST_OF_SMALL = 1024, 256
-"""Sequences that vLLM decodes together at most (`max_num_seqs`), on GPUs of at least 70 GiB and on smaller ones."""
-LARGE = 70 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +25,10 @@ class EngineRoom:
     """Of the given length, decoded together by the whole engine."""
 
 
-def engine_room(shape: ModelShape, memory: int, share: float, devices: int, tokens: float) -> EngineRoom:
-    """Room of an engine over ``devices`` GPUs of ``memory`` bytes, for sequences that hold ``tokens`` on average."""
+def engine_room(shape: ModelShape, memory: int, share: float, devices: int, tokens: float, most: int) -> EngineRoom:
+    """Room of an engine over ``devices`` GPUs of ``memory`` bytes, for at most ``most`` sequences that hold ``tokens`` on average."""
     taken = int(memory * share)
     weights = -(-shape.weights // devices)
     cache = taken - weights - PASSES
-    most = MOST_SEQUENCES if memory >= LARGE else MOST_OF_SMALL
     fit = int(max(cache, 0) * devices / (shape.cache_per_token * max(tokens, 1.0)))
     return EngineRoom(taken, weights, cache, min(fit, most))

@@ -58,10 +58,10 @@ def test_a_process_alone_holds_everything() -> None:
 
 def test_room_of_an_engine() -> None:
     memory = 80 * 2**30
-    room = engine_room(SHAPE, memory, 0.5, 2, 10.0)
+    room = engine_room(SHAPE, memory, 0.5, 2, 10.0, 1024)
     assert (room.share, room.weights, room.cache) == (memory // 2, 1000, memory // 2 - 1000 - PASSES)
     assert room.sequences == 1024  # as many as vLLM takes at most
-    small = engine_room(SHAPE, 10 * 2**30, 0.5, 1, 2**20)
+    small = engine_room(SHAPE, 10 * 2**30, 0.5, 1, 2**20, 256)
     # 3 layers, keys and values of 2 numbers of 2 bytes: 24 bytes a token
     assert small.sequences == (5 * 2**30 - 2000 - PASSES) // (24 * 2**20)
-    assert engine_room(SHAPE, 2**30, 0.5, 1, 10.0).sequences == 0
+    assert engine_room(SHAPE, 2**30, 0.5, 1, 10.0, 256).sequences == 0

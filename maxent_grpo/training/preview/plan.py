@@ -149,7 +149,8 @@ def make_plan(
     room, compiled = None, False
     if isinstance(config.generation, VllmGenerationConfig):
         engine = config.generation.engine
-        room = engine_room(shape, gpu.memory, engine.gpu_memory_utilization or SHARE, tensor_parallel, context)
+        share = engine.gpu_memory_utilization or SHARE
+        room = engine_room(shape, gpu.memory, share, tensor_parallel, context, gpu.sequences)
         compiled = not engine.enforce_eager
         if config.generation.vllm_mode is VllmMode.colocate and not engine.sleep:
             memory = replace(memory, persistent=(*memory.persistent, Part("vLLM's share", room.share, room.share)))

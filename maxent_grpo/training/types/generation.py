@@ -33,7 +33,7 @@ class VLLMClientConfig:
     """How vLLM is talked to; a sampling control that is null here is left to `penalty`."""
 
     url: str | None = None
-    """Address of a running vLLM server, several separated by commas; null launches one."""
+    """Address of a running vLLM server, several separated by commas (on the command line in quotes); null launches one."""
     rounds_cfg: int = 0
     """How often prompts that came back short are asked again; 0 leaves it to `generation.max_retry_rounds` [rounds]."""
     retry_sleep: float = 1.0

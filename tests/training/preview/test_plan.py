@@ -55,6 +55,7 @@ def test_servers_take_their_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert "trainers  4, each holds the whole model (ddp)" in said
     assert "sampling  2 vLLM servers, each over 2 GPUs, in turn with training" in said
     assert sections(said, "memory of a GPU that samples, estimated")[0] == "its share"
+    assert "256 sequences together in an engine" in said  # of an A100 vLLM asks no more, whatever its memory
     assert "weight sync" in sections(said, "time of a step, estimated")
 
 
