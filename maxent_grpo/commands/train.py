@@ -121,9 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not here.is_main and not has_begun:
             leave_word_to_main(_status(error))
         _tell(error, here)
-        if (
-            here.size > 1
-        ):  # a launcher ends those that are left, and this one is ending already, with a status of its own
+        if here.size > 1:  # a launcher ends those that are left, and this one ends already, with a status of its own
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(_status(error))
     except KeyboardInterrupt:  # between jobs, or outside of training: inside it is a wish to stop, which saves

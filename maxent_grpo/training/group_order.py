@@ -23,7 +23,7 @@ def gather_groups(accelerator: Accelerator, places: Sequence[int], part: T) -> t
     Args:
         accelerator: the processes, all of which call this.
         places: of this process's groups; no two groups of all processes have the same.
-        part: a tensor whose first axis is this process's groups, or a dataclass or list of such values; None stays None.
+        part: a tensor whose first axis is this process's groups, or a dataclass or mapping of such values; None stays None.
     """
     if accelerator.num_processes == 1:
         return part, slice(None)
@@ -39,7 +39,7 @@ def order_of(places: Sequence[Sequence[int]]) -> Tensor:
 
 
 def in_order(parts: Sequence[T], order: Tensor) -> T:
-    """Values of groups, one part after another, in an order: of tensors, lists or dataclasses of those; None stays None."""
+    """Values of groups, one part after another, in an order: of tensors, mappings or dataclasses of those; None stays None."""
     joined: Any
     first: Any = parts[0]
     if first is None:
