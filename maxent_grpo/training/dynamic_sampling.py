@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,8 @@ class _Drawing:
     num_informative: int = 0
     utility_sum: float = 0.0
     num_utilities: int = 0
+    logged: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Numbers that reward functions logged, also of groups that were not kept."""
 
 
 def prompts_to_draw(missing: int, *, drawn: int, informative: int, rollout: int) -> int:
@@ -128,8 +130,9 @@ def gather_informative(
         surplus = [group for group in found if group.place not in trained]
         with clock.phase("old_policy"):
             carried.groups = _scored(ctx, resources, surplus) if scores_surplus else surplus
+    batch, graded = join_groups([group.sampled for group in used]) if used else _nothing(ctx)
     return SampledRollout(
-        join_groups([group.sampled for group in used]) if used else _nothing(ctx),
+        (batch, replace(graded, logged=drawing.logged)),
         portions_of([group.place for group in used], places, schedule.prompts_per_step),
         [group.place for group in used],
         start.epoch,
@@ -195,6 +198,8 @@ def _draw(
         kept = torch.nonzero(informative_groups(utilities, valid)).flatten().tolist()
         drawing.utility_sum += float(utilities[valid].sum())
         drawing.num_utilities += int(valid.sum())
+        for name, numbers in graded.logged.items():
+            drawing.logged.setdefault(name, []).extend(numbers)
     drawing.num_rounds += 1
     drawing.num_drawn += len(prompts)
     drawing.num_informative += int(global_sum(ctx.runtime.accelerator, [len(kept)])[0])

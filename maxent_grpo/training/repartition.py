@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from maxent_grpo.training.sampled_rollout import saved_places
+from maxent_grpo.training.types.generation import counted
 
 Tree = Mapping[str, Any]
 
@@ -47,13 +48,17 @@ def rollout_share(parts: Sequence[Tree], rank: int, size: int) -> dict[str, Any]
 def ahead_share(parts: Sequence[Tree], rank: int, size: int) -> dict[str, Any]:
     """The state of ``RolloutAhead`` that process ``rank`` of ``size`` continues with.
 
-    What samplers counted on the way is added up at the first process: it is a sum over all of them wherever it is looked at.
+    What samplers counted on the way goes to the first process, put together as it is wherever it is looked at: what each counted by
+    itself is added up.
     """
     held = [part["rollout"] for part in parts]
     if held[0] is None:
         return {"rollout": None}
     portions, places = _dealt(held, rank, size)
-    counts = {name: sum(tree["counts"].get(name, 0) for tree in held) if rank == 0 else 0 for name in held[0]["counts"]}
+    counts = {
+        name: counted(name, [tree["counts"].get(name, 0) for tree in held]) if rank == 0 else 0
+        for name in held[0]["counts"]
+    }
     common = {name: held[0][name] for name in ("epoch", "step_in_epoch", "version", "drawing")}
     known = {**_groups(held, places, rank), "portions": portions, **common, "counts": counts}
     return {"rollout": {name: known[name] for name in held[0]}}

@@ -18,7 +18,7 @@ Groups = tuple[GenerationBatch, GradedRollout]
 
 
 def select_groups(sampled: Groups, groups: Sequence[int]) -> Groups:
-    """Some of the groups, in the order asked for."""
+    """Some of the groups, in the order asked for, without the numbers that reward functions logged: these are of no group."""
     batch, graded = sampled
     size = graded.group_size
     rows = [row for group in groups for row in range(group * size, (group + 1) * size)]
@@ -41,6 +41,7 @@ def select_groups(sampled: Groups, groups: Sequence[int]) -> Groups:
         per_term=per_term,
         metadata=_at(graded.metadata, rows),
         abstentions=sum(math.isnan(value) for values in per_term.values() for value in values),
+        logged={},
     )
 
 

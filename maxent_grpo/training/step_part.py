@@ -24,7 +24,7 @@ from maxent_grpo.training.step import StepReport
 from maxent_grpo.training.targets import policy_group_log_probs
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.flops import Work
-from maxent_grpo.training.types.generation import COUNTED_TOGETHER, SamplingCounters
+from maxent_grpo.training.types.generation import SamplingCounters, counted
 from maxent_grpo.training.types.rewards import LossOutputs, ReferenceLogprobs
 
 
@@ -159,7 +159,7 @@ def joined(places: Sequence[Sequence[int]], parts: Sequence[StepPart]) -> StepPa
             for name in dict.fromkeys(name for part in parts for name in part.logged)
         },
         scoring=[_added(counters) for counters in zip(*(part.scoring for part in parts), strict=True)],
-        generation={name: _counted(name, [part.generation[name] for part in parts]) for name in parts[0].generation},
+        generation={name: counted(name, [part.generation[name] for part in parts]) for name in parts[0].generation},
         sampled=_added([part.sampled for part in parts]),
         trained=sum((part.trained for part in parts), Work()),
         input_tokens=sum(part.input_tokens for part in parts),
@@ -295,11 +295,6 @@ def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     """Mean of the values; 0 where all weights are."""
     total = sum(value * weight for value, weight in zip(values, weights, strict=True))
     return total / max(sum(weights), 1.0)
-
-
-def _counted(name: str, counts: Sequence[int]) -> int:
-    """What processes counted under one name, where each counted its own; the largest where all took part in each."""
-    return max(counts) if name in COUNTED_TOGETHER else sum(counts)
 
 
 def _added(parts: Sequence[Any]) -> Any:

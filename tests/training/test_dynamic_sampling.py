@@ -30,11 +30,14 @@ from maxent_grpo.training import samplers
 from maxent_grpo.training.carried_groups import CarriedGroups
 from maxent_grpo.training.checkpoint.codec import load_tree, save_tree
 from maxent_grpo.training.credit import Grading
+from maxent_grpo.training.dynamic_sampling import gather_informative
 from maxent_grpo.training.experience import Experience, sample_prompts, trainer_state
 from maxent_grpo.training.generation.local import LocalGenerator
 from maxent_grpo.training.loop import LoopParts, run_training
 from maxent_grpo.training.replay import first_difference, perform_replay, plan_replay
+from maxent_grpo.training.row_stream import RowStream
 from maxent_grpo.training.sampled_groups import Groups, groups_from_tree, groups_to_tree, join_groups, select_groups
+from maxent_grpo.training.sampled_rollout import SampledRollout
 from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.choices import BehaviorSource, MismatchMode
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
@@ -314,6 +317,23 @@ def test_groups_are_chosen_joined_and_stored_exactly(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     save_tree(groups_to_tree(whole), tmp_path / "tree", "groups")
     assert_same_groups(groups_from_tree(load_tree(tmp_path / "tree", "groups")), whole)
+
+
+def test_numbers_that_functions_log_are_those_of_all_draws_once(tmp_path: Path) -> None:
+    def rollouts(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> list[SampledRollout]:
+        order = cast(EpochSampler, ctx.runtime.train_sampler)
+        stream = RowStream(ctx.runtime.train_loader, order, parts.position, PROMPTS)
+        assert parts.carried is not None
+        return [
+            gather_informative(ctx, resources, stream, parts.carried, parts.rows, parts.clock, 0, scores_surplus=False)
+            for _ in range(2)
+        ]
+
+    logging = reward("mixed_on_half", "logs_length") | {"reward.terms": {"mixed_on_half": 1.0, "logs_length": 0.0}}
+    for rollout in inside_run(configured(tmp_path / "run", *DAPO, settings=logging), rollouts):
+        assert rollout.drawing is not None
+        assert rollout.drawing.num_informative > 1
+        assert len(rollout.groups[1].logged["longest"]) == rollout.drawing.refill_rounds + 1
 
 
 def assert_same_groups(left: Groups, right: Groups) -> None:

@@ -124,10 +124,13 @@ def test_groups_sampled_by_older_weights_stay_first_and_keep_their_scores(inside
 
 def test_what_samplers_and_rewards_counted_is_counted_once(ahead: Path) -> None:
     waiting = states_after(ahead, 1)["rollout_ahead"]
-    waiting["rollout"]["counts"]["dropped_groups"] = 3
+    waiting["rollout"]["counts"] |= {"dropped_groups": 3, "retry_rounds": 2}
     waiting["rollout"]["logged"] = {"rate": [0.25, 0.5]}
     parts = shared(ahead_share, shared(ahead_share, [waiting], 2), 3)
     assert [part["rollout"]["counts"]["dropped_groups"] for part in parts] == [3, 0, 0]
+    for part in parts:  # all take part in a round that is asked again, and each counts it
+        part["rollout"]["counts"]["retry_rounds"] = 2
+    assert ahead_share(parts, 0, 1)["rollout"]["counts"]["retry_rounds"] == 2
     assert [part["rollout"]["logged"] for part in parts] == [{"rate": [0.25, 0.5]}, {"rate": []}, {"rate": []}]
 
 

@@ -167,3 +167,8 @@ GENERATION_COUNTERS = (
 
 COUNTED_TOGETHER = ("retry_rounds", "weight_syncs", "weight_sync_failures")
 """Those of them that count what all processes do together; the others count what each did by itself."""
+
+
+def counted(name: str, counts: Sequence[int]) -> int:
+    """What processes counted under one name, where each counted its own; the largest where all took part in each."""
+    return max(counts) if name in COUNTED_TOGETHER else sum(counts)
