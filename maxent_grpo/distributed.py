@@ -12,9 +12,12 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
-from maxent_grpo.errors import GenerationError
+from maxent_grpo.errors import GenerationError, NonFiniteError
 
 T = TypeVar("T")
+SamplingError = GenerationError | NonFiniteError
+SAMPLING_ERRORS = (GenerationError, NonFiniteError)
+"""What a sampler gives up with; a run saves for some of these, which all of its processes do together."""
 
 
 def global_sum(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
@@ -60,34 +63,34 @@ def together(accelerator: Accelerator, sample: Callable[[], T]) -> T:
     ``sample`` makes the same collectives in every process, also where one gives up.
 
     Raises:
-        GenerationError: this process's, or else the first of the others'.
+        GenerationError, NonFiniteError: this process's, or else the first of the others'.
     """
     if accelerator.num_processes == 1:
         return sample()
     made, error = None, None
     try:
         made = sample()
-    except GenerationError as found:
+    except SAMPLING_ERRORS as found:
         error = found
     raise_together(accelerator, error)
     return cast(T, made)
 
 
-def raise_together(accelerator: Accelerator, error: GenerationError | None) -> None:
-    """Raise on every process what one of them has met: its own error, or else the first of the others'.
+def raise_together(accelerator: Accelerator, error: SamplingError | None) -> None:
+    """Raise on every process what one of them has met, all of the kind of the first process that has met anything.
 
     Raises:
-        GenerationError: there is one.
+        GenerationError, NonFiniteError: there is one.
     """
-    everywhere = gather_all(accelerator, None if error is None else str(error))
-    if error is not None:
-        raise error
-    for text in everywhere:
-        if text is not None:
-            raise GenerationError(text)
+    kind = GenerationError if isinstance(error, GenerationError) else NonFiniteError
+    met = [told for told in gather_all(accelerator, None if error is None else (kind, str(error))) if told is not None]
+    if not met:
+        return
+    first, text = met[0]
+    raise error if error is not None and kind is first else first(text)
 
 
-def raising(accelerator: Accelerator) -> Callable[[GenerationError | None], None] | None:
+def raising(accelerator: Accelerator) -> Callable[[SamplingError | None], None] | None:
     """``raise_together`` for several processes; None for one, which raises by itself."""
     return partial(raise_together, accelerator) if accelerator.num_processes > 1 else None
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from maxent_grpo.distributed import any_rank, raising
+from maxent_grpo.distributed import any_rank, raising, together
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES, group_spread
 from maxent_grpo.objective.logprobs import sequence_score
 from maxent_grpo.rewards.batch import TrainerState
@@ -194,9 +194,12 @@ def build_experience(
     with clock.phase("prepare"):
         sampled = ScoredTokens(mask, sampled_logp, sampled_known)
         entropy = None if old is None else old.token_entropy_mean
+        behaviour = None
+        if method.needs_behaviour_logp:  # which a sampler may have left out for one process alone
+            scores = together(ctx.runtime.accelerator, partial(_behaviour_scores, sampled, scoring))
+            behaviour = scores.view_as(valid)
         everywhere = partial(gather_groups, ctx.runtime.accelerator, places)
         rewards = assign_credit(graded, scoring, method, sampled, entropy, ctx.reward, everywhere)
-        behaviour = _behaviour_scores(sampled, scoring).view_as(valid) if method.needs_behaviour_logp else None
         counted = counted_groups(rewards, valid, scoring.equal_groups)
         if saved is not None:
             scored = saved.get("scored", torch.ones_like(counted))  # all, in checkpoints that do not say

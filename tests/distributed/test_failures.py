@@ -118,9 +118,18 @@ def test_wrong_settings_are_said_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sampler_that_gives_up_on_one_process_saves_the_run_on_all(tmp_path: Path) -> None:
-    said = call_together("support.whole_runs:sampler_gives_up_on_one", str(tmp_path / "run"), 3)
+    said = call_together("support.whole_runs:sampler_fails_on_one", str(tmp_path / "run"), 3, True)
     assert "GenerationError: the sampler is out of paper. The run is saved at step 2" in said[1] + said[0]
     assert all("the sampler is out of paper. The run is saved at step 2" in text for text in said)
+    assert checkpoint_of(tmp_path / "run").name == "step_2"
+
+
+@pytest.mark.slow
+def test_log_probs_that_one_process_lacks_save_the_run_on_all(tmp_path: Path) -> None:
+    target, folder = "support.whole_runs:sampler_fails_on_one", str(tmp_path / "run")
+    said = call_together(target, folder, 3, False, "scoring=seed_grpo")
+    assert all("the sampler reported no log-probability for" in text for text in said), said
+    assert all("The run is saved at step 2" in text for text in said), said
     assert checkpoint_of(tmp_path / "run").name == "step_2"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,21 +38,26 @@ def held(run_dir: str, *overrides: str) -> dict[str, Any]:
     return seen
 
 
-def sampler_gives_up_on_one(run_dir: str, at_call: int) -> str:
-    """What a run ends with whose sampler fails in the second process alone, at one of its calls."""
+def sampler_fails_on_one(run_dir: str, at_call: int, gives_up: bool, *overrides: str) -> str:
+    """What a run ends with whose sampler fails in the second process alone, at one of its calls: it gives up, or reports no
+    log-probabilities.
+    """
     original, calls = LocalGenerator.__call__, 0
 
     def failing(self: LocalGenerator, *arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += self._stream == "train"
-        if calls == at_call and place().rank == 1:
+        fails = calls == at_call and place().rank == 1
+        if fails and gives_up:
             raise GenerationError("the sampler is out of paper")
-        return original(self, *arguments, **named)
+        texts, records = original(self, *arguments, **named)
+        silent: list[Any] = [[replace(record, behaviour_logp=None) for record in group if record] for group in records]
+        return texts, silent if fails else records
 
     with patch.object(LocalGenerator, "__call__", failing):
         try:
             run_from_config(
-                configured(Path(run_dir), "optimization.total_training_steps=4", "evaluation.enabled=false")
+                configured(Path(run_dir), "optimization.total_training_steps=4", "evaluation.enabled=false", *overrides)
             )
         except Exception as error:
             return f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from maxent_grpo.distributed import SAMPLING_ERRORS, SamplingError
 from maxent_grpo.errors import DataError, GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation.helpers import (
@@ -34,7 +35,7 @@ from maxent_grpo.training.types.samplers import BackfillingSampler
 
 logger = logging.getLogger(__name__)
 
-RaiseTogether = Callable[[GenerationError | None], None]
+RaiseTogether = Callable[[SamplingError | None], None]
 
 
 def collect_rollout(
@@ -131,7 +132,7 @@ def _sample_all(
 class _Patient:
     """Keeps the first error of a sampler, from which on nothing is asked and nothing comes back."""
 
-    error: GenerationError | None = None
+    error: SamplingError | None = None
 
     def asking(self, generator: GenerationFn) -> GenerationFn:
         """The sampler, with empty groups in place of an error."""
@@ -142,7 +143,7 @@ class _Patient:
             if self.error is None:
                 try:
                     return generator(prompts, num_samples, per_prompt_counts)
-                except GenerationError as error:
+                except SAMPLING_ERRORS as error:
                     self.error = error
             return [[] for _ in prompts], None
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 from support.scripted import ScriptedGenerator, completion_record, numbered_text
 
-from maxent_grpo.errors import DataError, GenerationError
+from maxent_grpo.errors import DataError, GenerationError, NonFiniteError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation.helpers import flatten_prompt_completions, flatten_ref_metadata
 from maxent_grpo.training.generation.rollout import collect_rollout
@@ -172,6 +172,31 @@ def test_a_complete_process_keeps_asking_for_no_prompts_while_another_is_short()
     assert batch.grouped_completions == [["a#0"]]
     assert settings.generation_stats["retry_rounds"] == 2
     assert settings.generation_stats["partial_prompts"] == 0
+
+
+@pytest.mark.parametrize("error", [GenerationError("out of paper"), NonFiniteError("a logit is nan")])
+def test_a_process_whose_sampler_gives_up_goes_the_way_of_the_others_until_all_are_told(error: Exception):
+    heard: list[bool] = []
+    told: list[Exception | None] = []
+
+    def gives_up(*_: object) -> object:
+        assert not heard, "once is enough"
+        raise error
+
+    def agree(is_true: bool) -> bool:
+        heard.append(is_true)
+        return True
+
+    def tell(found: Exception | None) -> None:
+        told.append(found)
+        if found is not None:
+            raise found
+
+    settings = settings_for(1, max_retry_rounds=2)
+    with pytest.raises(type(error), match=str(error)):
+        collect_rollout(rows_of("a"), gives_up, settings, agree=agree, raise_together=tell)  # type: ignore[arg-type]
+    assert heard == [True, True], "as many rounds as the others offer"
+    assert told == [error]
 
 
 @pytest.mark.parametrize(
