@@ -7,32 +7,19 @@ everything that step n + 1 needs, and a resumed run is the same run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.distributed import from_main
-from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
 from maxent_grpo.tasks.sampler import EpochSampler
-from maxent_grpo.telemetry.health import HealthWatch
 from maxent_grpo.telemetry.progress import resume_command
-from maxent_grpo.training.carried_groups import CarriedGroups
-from maxent_grpo.training.checkpoint.best import BestTracker
-from maxent_grpo.training.checkpoint.per_process import written_by
-from maxent_grpo.training.checkpoint.run_state import run_state_parts
-from maxent_grpo.training.checkpoint.store import CheckpointStore
-from maxent_grpo.training.checkpoint.together import save_together
-from maxent_grpo.training.checkpoint.weights import weights_part
-from maxent_grpo.training.clock import PhaseClock
-from maxent_grpo.training.control.base import Controller
 from maxent_grpo.training.control.state import write_state
 from maxent_grpo.training.dynamic_sampling import drawing_metrics
 from maxent_grpo.training.evaluation.evaluate import evaluate
 from maxent_grpo.training.experience import refresh_reference
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.metrics import (
     add_running,
     completion_records,
@@ -42,62 +29,20 @@ from maxent_grpo.training.metrics import (
     machine_metrics,
     step_metrics,
 )
-from maxent_grpo.training.nonfinite import NonFiniteGuard
 from maxent_grpo.training.optim import schedule_line
-from maxent_grpo.training.profiler import StepProfiler
-from maxent_grpo.training.rollout_buffer import RolloutBuffer
 from maxent_grpo.training.rollout_source import RolloutSource
-from maxent_grpo.training.row_stream import DataPosition, RowStream
-from maxent_grpo.training.sampled_rollout import RolloutAhead
+from maxent_grpo.training.row_stream import RowStream
+from maxent_grpo.training.saving import save, save_due, save_once, saved_if_not_finite, saved_if_sampling_fails
 from maxent_grpo.training.scoring.reference import sync_reference
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.step_part import StepPart, gather_parts, step_part
-from maxent_grpo.training.stopping import SAID, StopCause, Stopping
-from maxent_grpo.training.throughput import StepWork, Yardstick, throughput_metrics
+from maxent_grpo.training.stopping import SAID, StopCause
+from maxent_grpo.training.throughput import StepWork, throughput_metrics
 from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext, TrainingLoopState
 from maxent_grpo.training.types.samplers import SendingSampler
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class SavePolicy:
-    """When checkpoints are written, which is best, and when that ends the run."""
-
-    store: CheckpointStore
-    every_n_steps: int | None
-    best: BestTracker
-    newest: int | None = None
-    """Step of the store's latest checkpoint if it is of this run as it goes: written by it, or what it goes on from."""
-
-
-@dataclass
-class LoopParts:
-    """The loop's own moving parts; each has a state that checkpoints hold."""
-
-    state: TrainingLoopState
-    position: DataPosition
-    buffer: RolloutBuffer
-    controller: Controller
-    saving: SavePolicy
-    rows: Mapping[str, Mapping[str, Any]]
-    """Training rows by row_id."""
-    profiler: StepProfiler
-    carried: CarriedGroups | None = None
-    """Groups that dynamic sampling kept for the next rollout; None where every group is trained."""
-    ahead: RolloutAhead | None = None
-    """The rollout that is sampled while another one trains; None where each is sampled when it is needed."""
-    clock: PhaseClock = field(default_factory=PhaseClock)
-    health: HealthWatch = field(default_factory=HealthWatch)
-    stopping: Stopping = field(default_factory=Stopping)
-    guard: NonFiniteGuard = field(default_factory=NonFiniteGuard)
-    yardstick: Yardstick | None = None
-    """What speed is compared with; None for a model whose operations are not known."""
-    until: int | None = None
-    """Optimiser step after which the loop leaves the run as an interruption would, rather than at its end."""
-    renders_when_drawn: bool = False
-    """Whether a training row is rendered, and perhaps dropped, only when it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +115,7 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
             done = _Done(report, part, _is_overlapped(resources, parts))
         is_best = False
         if _evaluation_due(ctx, resources, state, total):
-            with _saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, done, metrics)):
+            with saved_if_sampling_fails(ctx, parts, partial(_record, ctx, parts, done, metrics)):
                 rollouts.settle(state.global_step)
                 evaluations[state.global_step] = _evaluate(resources, parts)
             metrics |= evaluations[state.global_step]
@@ -178,10 +123,10 @@ def run_training(ctx: TrainingLoopContext, resources: StepResources, parts: Loop
             is_best, stop = from_main(ctx.runtime.accelerator, parts.saving.best.update(metrics))
             state.stop_training = stop
         _record(ctx, parts, done, metrics)
-        if _save_due(parts, total, is_best):
-            with _saved_if_sampling_fails(ctx, parts, is_best=is_best):
+        if save_due(parts, total, is_best):
+            with saved_if_sampling_fails(ctx, parts, is_best=is_best):
                 rollouts.settle(state.global_step)
-            _save(ctx, parts, is_best)
+            save(ctx, parts, is_best)
     for sentence in parts.health.summary():
         ctx.logging.write_note(sentence)
     return RunResult(ctx.logging.run_dir, state.global_step, metrics, evaluations, stopped)
@@ -193,9 +138,9 @@ def _leave(ctx: TrainingLoopContext, parts: LoopParts, rollouts: RolloutSource, 
     if step == 0:
         logger.warning("stopped by %s before the first step: nothing is trained yet", SAID[cause])
         return
-    with _saved_if_sampling_fails(ctx, parts):
+    with saved_if_sampling_fails(ctx, parts):
         rollouts.settle(step)
-    _save_once(ctx, parts)
+    save_once(ctx, parts)
     logger.warning(
         "stopped by %s after step %d, which is saved; continue with %s",
         *(SAID[cause], step, resume_command(ctx.logging.run_dir)),
@@ -208,11 +153,11 @@ def _take_step(
     state, buffer = parts.state, parts.buffer
     with parts.clock.phase("prepare"):  # the phases inside count for themselves
         if buffer.experience is None:
-            with _saved_if_sampling_fails(ctx, parts):
+            with saved_if_sampling_fails(ctx, parts):
                 buffer.put(rollouts.next(buffer.num_rollouts, state.global_step))
         assert buffer.experience is not None
         groups = buffer.take()
-        with _saved_if_not_finite(ctx, parts, rollouts):
+        with saved_if_not_finite(ctx, parts, rollouts):
             report = train_step(
                 ctx, resources, buffer.experience, groups, parts.controller, parts.clock,
                 step=state.global_step + 1, skip_nonfinite=parts.guard.skip,
@@ -222,58 +167,6 @@ def _take_step(
     state.global_step += 1
     _follow_policy(ctx, resources, parts)
     return report
-
-
-@contextmanager
-def _saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: RolloutSource) -> Iterator[None]:
-    """Save the run as it was before a step whose numbers are not finite, its rollout included, when that ends the run.
-
-    Raises:
-        NonFiniteError: the step's, with how to go on.
-    """
-    try:
-        yield
-    except NonFiniteError as error:
-        step, store = parts.state.global_step, parts.saving.store
-        if step == 0:
-            raise  # nothing is trained yet
-        parts.buffer.put_back()
-        # what the next rollout fails with comes again when it is asked for again; the step's error is the one to know
-        passed_over = (
-            (GenerationError, RewardError) if ctx.runtime.accelerator.num_processes == 1 else (GenerationError,)
-        )
-        with suppress(*passed_over):  # a grader's error is one process's alone, and the others would wait for it
-            rollouts.settle(step)
-        try:
-            _save_once(ctx, parts)
-        except StorageError as problem:
-            logger.error("%s", problem)  # the step's error is the one to know
-            raise error from None
-        raise NonFiniteError(
-            f"{error} The run is saved at step {step}; continue it with {setting_word('checkpoint.resume_from', str(store.latest))}"
-        ) from error
-
-
-@contextmanager
-def _saved_if_sampling_fails(
-    ctx: TrainingLoopContext, parts: LoopParts, settle: Callable[[], None] = lambda: None, *, is_best: bool = False
-) -> Iterator[None]:
-    """Save the run as it is between two steps, which ``settle`` brings about, when its sampler gives up.
-
-    Raises:
-        GenerationError: the sampler's, with how to go on.
-    """
-    try:
-        yield
-    except GenerationError as error:
-        step, store = parts.state.global_step, parts.saving.store
-        if step == 0:
-            raise  # nothing is trained yet
-        settle()
-        _save_once(ctx, parts, is_best)
-        raise GenerationError(
-            f"{error}. The run is saved at step {step}; continue it with {setting_word('checkpoint.resume_from', str(store.latest))}"
-        ) from error
 
 
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
@@ -359,45 +252,3 @@ def _evaluate(resources: StepResources, parts: LoopParts) -> dict[str, float]:
     assert resources.validation_ctx is not None
     with parts.clock.phase("evaluation"):
         return evaluate(resources.validation_ctx, parts.state.global_step)
-
-
-def _save_due(parts: LoopParts, total: int, is_best: bool) -> bool:
-    step, every = parts.state.global_step, parts.saving.every_n_steps
-    last = step == total or parts.state.stop_training
-    return last or is_best or (every is not None and step % every == 0)
-
-
-def _save_once(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool = False) -> None:
-    """Write a checkpoint unless the newest one is of this step.
-
-    A folder in which the run began anew from an earlier step may have one of the same number, of another course.
-    """
-    if parts.saving.newest != parts.state.global_step:
-        _save(ctx, parts, is_best)
-
-
-def _save(ctx: TrainingLoopContext, parts: LoopParts, is_best: bool) -> None:
-    """Write a checkpoint of everything the next step needs; files written so far become durable first. All processes save together.
-
-    Raises:
-        StorageError: the disk did not take it; the checkpoints before are whole.
-    """
-    step, registry = parts.state.global_step, ctx.checkpoint_state_ref
-    assert registry is not None
-    accelerator, store = ctx.runtime.accelerator, parts.saving.store
-
-    def explain(error: Exception) -> str:
-        kept = "no earlier one is there" if store.latest is None else f"{store.latest} is whole"
-        return (
-            f"step {step}: the checkpoint cannot be written ({error}); {kept}: make room or make {store.directory} writable, "
-            f"then continue with {resume_command(ctx.logging.run_dir)}"
-        )
-
-    with parts.clock.phase("checkpoint"), ctx.runtime.whole():
-        ctx.logging.flush()
-        extras = {"step": step, "config": ctx.training_args} | written_by(accelerator)
-        pieces = [weights_part(ctx.runtime.model, ctx.runtime.tokenizer), *run_state_parts(registry, extras)]
-        folder = save_together(accelerator, store, step, pieces, is_best=is_best, explain=explain)
-    parts.saving.newest = step
-    if accelerator.is_main_process:
-        logger.info("saved %s", folder)

@@ -52,7 +52,7 @@ from maxent_grpo.training.checkpoint.whole import (
     load_full_weights,
 )
 from maxent_grpo.training.control.state import claim_state_file, state_file
-from maxent_grpo.training.loop import LoopParts
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.metric_goals import better
 from maxent_grpo.training.optim import set_learning_rate
 from maxent_grpo.training.repartition import ahead_share, carried_share, rollout_share

@@ -39,7 +39,8 @@ from maxent_grpo.training.credit import GradedRollout
 from maxent_grpo.training.dynamic_sampling import CarriedGroups
 from maxent_grpo.training.evaluation.build import EvaluationParts, MakeGenerator, build_validation
 from maxent_grpo.training.experience import Experience, build_experience, prompts_per_rollout
-from maxent_grpo.training.loop import LoopParts, RunResult, SavePolicy, run_training
+from maxent_grpo.training.loop import RunResult, run_training
+from maxent_grpo.training.loop_parts import LoopParts, SavePolicy
 from maxent_grpo.training.meta.build import install_meta
 from maxent_grpo.training.meta.held_out import STREAM as META_STREAM
 from maxent_grpo.training.method import resolve_method

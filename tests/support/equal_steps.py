@@ -17,7 +17,8 @@ from support.steps import FOR_FEW_ROWS, OPTIONS
 
 from maxent_grpo.config.store import OPTIONS as STORE
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.loop import LoopParts, run_training
+from maxent_grpo.training.loop import run_training
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.metric_table import UNREPRODUCED
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.experience import Experience, ready_to_train, sample_rollout
-from maxent_grpo.training.loop import LoopParts
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.metrics import drain_generation_stats, generation_metrics, step_metrics
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.step_part import gather_parts, step_part

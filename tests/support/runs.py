@@ -19,7 +19,8 @@ from maxent_grpo.training import setup
 from maxent_grpo.training.checkpoint.run_state import SavedRunState, load_run_state
 from maxent_grpo.training.checkpoint.store import find_checkpoint
 from maxent_grpo.training.checkpoint.weights import ADAPTER_FOLDER, MODEL_FOLDER
-from maxent_grpo.training.loop import LoopParts, RunResult
+from maxent_grpo.training.loop import RunResult
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.metric_table import UNREPRODUCED
 from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext

@@ -14,7 +14,8 @@ from maxent_grpo.launched import place
 from maxent_grpo.models.weight_cache import state_digest
 from maxent_grpo.training import setup
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.loop import LoopParts, RunResult
+from maxent_grpo.training.loop import RunResult
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.setup import run_from_config
 from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
 

@@ -33,7 +33,8 @@ from maxent_grpo.training.credit import Grading
 from maxent_grpo.training.dynamic_sampling import gather_informative
 from maxent_grpo.training.experience import Experience, sample_prompts, trainer_state
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.loop import LoopParts, run_training
+from maxent_grpo.training.loop import run_training
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.replay import first_difference, perform_replay, plan_replay
 from maxent_grpo.training.row_stream import RowStream
 from maxent_grpo.training.sampled_groups import Groups, groups_from_tree, groups_to_tree, join_groups, select_groups

@@ -20,7 +20,8 @@ from maxent_grpo.objective.head_distribution import HeadTransform
 from maxent_grpo.training.forward import evaluation_mode
 from maxent_grpo.training.generation.decode import DecodeJob, SamplingControls, decode
 from maxent_grpo.training.generation.prefix import prefill
-from maxent_grpo.training.loop import LoopParts, run_training
+from maxent_grpo.training.loop import run_training
+from maxent_grpo.training.loop_parts import LoopParts
 from maxent_grpo.training.master_weights import MASTERS
 from maxent_grpo.training.memory import (
     HEAP_BLOCK,
