@@ -129,8 +129,13 @@ def _runs(work: Work, root: Path, folders: Sequence[Path], launcher: Sequence[st
         folder.parent.mkdir(parents=True, exist_ok=True)
         typed = [*overrides(work, prepare(work, root), folder), "run.num_threads=1"]
         processes.append(_start([*launcher, "train.py", *typed], folder.parent))
-    for process, folder in zip(processes, folders, strict=True):
-        _finish(process, folder.parent)
+    try:
+        for process, folder in zip(processes, folders, strict=True):
+            _finish(process, folder.parent)
+    finally:
+        for process in processes:  # those beside one that failed
+            process.kill()
+            process.wait()
     return [phase_seconds(read_metrics(folder), work.drop) for folder in folders]
 
 

@@ -201,9 +201,15 @@ def _finish(folder: Path, command: SweepCommand) -> None:
     print(f"\nsweep in {folder}, table in {write_table(folder)}", flush=True)
     can_go_on = {Standing.waiting, Standing.running, Standing.failed, Standing.interrupted}
     if any(record.standing in can_go_on for record in read_jobs(folder)):
-        rest = [text for text in command.texts if not text.startswith(f"{SWEEP_DIR}=")]
-        words = f"{shlex.join(rest)} {setting_word(SWEEP_DIR, str(folder))} {RESUME}=true".lstrip()
-        print(f"continue it: {train_command()} -m {words}", flush=True)
+        print(f"continue it: {continue_command(folder, command)}", flush=True)
+
+
+def continue_command(folder: Path, command: SweepCommand) -> str:
+    """The command that continues a sweep, as it is typed in a shell."""
+    presets = [] if command.config_dir is None else ["--config-dir", command.config_dir]
+    rest = [text for text in command.texts if not text.startswith(f"{SWEEP_DIR}=")]
+    words = f"{shlex.join([*presets, *rest])} {setting_word(SWEEP_DIR, str(folder))} {RESUME}=true".lstrip()
+    return f"{train_command()} -m {words}"
 
 
 def _describe(

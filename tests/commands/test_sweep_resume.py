@@ -19,10 +19,11 @@ from support.runs import SMALL, checkpoint_of, completion_lines, metric_lines, s
 from support.sweep_jobs import note, wait_for
 
 from maxent_grpo.__main__ import main as command
-from maxent_grpo.commands.sweep import run_sweep
+from maxent_grpo.commands.sweep import continue_command, run_sweep
 from maxent_grpo.commands.train import hydra_main
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.errors import ConfigError, DataError
+from maxent_grpo.sweeps.command_line import sort_command
 from maxent_grpo.sweeps.failure import SweepError
 from maxent_grpo.sweeps.record import SET_ASIDE, Standing, read_job, read_jobs, write_job
 
@@ -203,3 +204,12 @@ def test_a_job_that_another_process_runs_is_left_alone(tmp_path: Path) -> None:
     (folder / "note.txt").unlink()
     run_sweep([*arguments, RESUME], note)
     assert (folder / "note.txt").read_text() == "5 None"
+
+
+def test_the_command_that_continues_a_sweep_names_the_folder_of_its_presets(tmp_path: Path) -> None:
+    texts = ["seed=0,1", "hydra.sweep.dir=elsewhere"]
+    said = continue_command(Path("sweep"), sort_command(texts, str(tmp_path)))
+    assert said.endswith(f" -m --config-dir {tmp_path} seed=0,1 hydra.sweep.dir=sweep run.sweep_resume=true")
+    assert continue_command(Path("sweep"), sort_command(texts, None)).endswith(
+        " -m seed=0,1 hydra.sweep.dir=sweep run.sweep_resume=true"
+    )

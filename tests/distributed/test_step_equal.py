@@ -47,9 +47,7 @@ AHEAD = {"scoring.behavior_logprobs_source": "sampler", "scoring.mismatch.mode":
 SHORT: list[Case] = [
     ("batch statistics and a process without a group", PLAIN, {"scoring": "reinforce_pp", **UNEVEN}),
     ("a controller, a reference, minibatches", PLAIN, {"scoring": "maxent", "controller": "entropy", **BOTH, **INSIDE}),
-    ("silent groups, sequence reduction", PLAIN, {"scoring": "grpo", "scoring.kl_beta": 0.0, **HALF}),
     ("dynamic sampling, token reduction", PLAIN, {"scoring": "dapo", **HALF, "optimization.total_training_steps": 3}),
-    ("tokens are selected", PLAIN, {"scoring": "kl_cov", "optimization.prompts_per_step": 3}),
     (
         "every kind of evaluation", (),
         {
@@ -79,6 +77,8 @@ CONTROLLED: list[Case] = [
     ),
 ]  # fmt: skip
 REWARDED: list[Case] = [
+    ("silent groups, sequence reduction", PLAIN, {"scoring": "grpo", "scoring.kl_beta": 0.0, **HALF}),
+    ("tokens are selected", PLAIN, {"scoring": "kl_cov", "optimization.prompts_per_step": 3}),
     (
         "terms by the batch", PLAIN,
         {"scoring": "dr_grpo", "reward.normalize": "term", "reward.normalize_by": "batch", **UNEVEN},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from experiments.mode_coverage.collect import collect
 from experiments.mode_coverage.effects import BASELINE, HARM, PRIMARY, effects, read_results
-from experiments.mode_coverage.run import main
+from experiments.mode_coverage.run import ended, main, sweep_command, write_presets
 from experiments.mode_coverage.table import read_study
 
 
@@ -40,15 +40,20 @@ def test_the_baseline_forgets_right_answers_that_maxent_keeps(
 
 
 @pytest.mark.slow
-def test_runs_that_diverge_are_collected_and_do_not_hold_up_what_comes_after(tmp_path: Path) -> None:
-    command = ["reduced", "--outputs", str(tmp_path / "outputs"), "--results", str(tmp_path / "results")]
-    quick = ["model.warm_start.steps=2", "data.num_train=64", "data.num_eval=4", "optimization.total_training_steps=4"]
-    bursts = ["optimization.learning_rate=1e30", "optimization.max_grad_norm=0"]
-    # the starts are made, by one step of their own, before a run can diverge
-    assert main([*command, "--set", *quick]) == 0
-    shutil.rmtree(tmp_path / "outputs" / "reduced")
-    assert main([*command, "--set", *quick, *bursts]) == 0
-    records = read_results(read_study(), tmp_path / "results").records
-    assert len(records) == 4
-    assert all(record["diverged"].startswith("NonFiniteError: ") for record in records.values())
-    assert all(record["curve"][0]["step"] == 0 for record in records.values())
+def test_runs_that_diverge_are_results_though_their_sweep_fails(tmp_path: Path) -> None:
+    study, outputs, results = read_study(), tmp_path / "outputs", tmp_path / "results"
+    part = study.parts["reduced"]
+    quick = [
+        "model.warm_start.steps=40",
+        "data.num_train=64",
+        "data.num_eval=4",
+        "optimization.total_training_steps=12",
+    ]
+    write_presets(study, part, outputs)
+    bursting = [*quick, "optimization.learning_rate=1e30", "optimization.max_grad_norm=0"]
+    assert ended(sweep_command(study, part, outputs, 2, bursting)) != 0
+    said, is_whole = collect(study, part, outputs, results)
+    assert (said, is_whole) == (f"reduced: 4 of 4 runs in {results / 'reduced'}", True)
+    for record in read_results(study, results).records.values():
+        assert record["diverged"].startswith("NonFiniteError: ")
+        assert (record["curve"][0]["step"], record["curve"][-1]["step"] < 12) == (0, True)
