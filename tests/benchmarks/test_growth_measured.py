@@ -53,8 +53,8 @@ def test_a_name_that_measures_nothing_is_refused(capsys: pytest.CaptureFixture[s
 
 
 def test_a_watched_run_tells_what_every_part_of_it_cost(tmp_path: Path) -> None:
-    found = long_run.measure(long_run.Work(steps=30, rows=25_000), tmp_path / "root", tmp_path / "run")
-    assert 0.0 < found["start_seconds"] < 25_000 * 1e-3
+    found = long_run.measure(long_run.Work(steps=20, rows=2_000), tmp_path / "root", tmp_path / "run")
+    assert 0.0 < found["start_seconds"] < 20.0
     assert min(found["first_seconds"], found["last_seconds"], found["seconds"][0], found["end_seconds"]) > 0.0
     assert found["bytes"]["metrics.jsonl"] == (tmp_path / "run" / "metrics.jsonl").stat().st_size
     assert {"report.html", "completions.jsonl", "controller_state.json"} <= found["bytes"].keys()

@@ -47,6 +47,8 @@ class Watch(QuietWriter):
             gc.collect()  # cycles that wait for the collector are not kept
         self.seconds.append(time.process_time())
         self.memory.append(tracemalloc.get_traced_memory()[0])
+        if step == NUM_STEPS:
+            tracemalloc.stop()  # the report is not watched, and would take long
         counters = psutil.Process().io_counters()
         self.written.append(getattr(counters, "write_chars", 0))  # not every system counts them
 
