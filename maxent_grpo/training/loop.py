@@ -33,7 +33,7 @@ from maxent_grpo.training.optim import schedule_line
 from maxent_grpo.training.rollout_source import RolloutSource
 from maxent_grpo.training.row_stream import RowStream
 from maxent_grpo.training.saving import save, save_due, save_once, saved_if_not_finite, saved_if_sampling_fails
-from maxent_grpo.training.scoring.reference import sync_reference
+from maxent_grpo.training.scoring.reference import sync_due, sync_reference
 from maxent_grpo.training.step import StepReport, train_step
 from maxent_grpo.training.step_part import StepPart, gather_parts, step_part
 from maxent_grpo.training.stopping import SAID, StopCause
@@ -172,12 +172,10 @@ def _take_step(
 def _follow_policy(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> None:
     """Let a moving reference follow the policy, and score what is left of the rollout with it unless stale is allowed."""
     sync, reference = ctx.scoring.reference_sync, ctx.runtime.reference_model
-    if reference is None or sync.every_n_steps <= 0:
+    if reference is None or not sync_due(sync, parts.state.global_step):
         return
     with parts.clock.phase("sync"), ctx.runtime.whole():
-        has_moved = sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step)
-    if not has_moved:
-        return
+        sync_reference(reference, ctx.runtime.model, sync, parts.state.global_step)
     if parts.buffer.experience is not None and not ctx.scoring.allow_stale_reference_logprobs:
         with parts.clock.phase("reference"):
             parts.buffer.replace(refresh_reference(ctx, resources, parts.buffer.experience))

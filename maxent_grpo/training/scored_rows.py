@@ -118,14 +118,19 @@ class FirstLook:
     """[n, T]; 0 elsewhere."""
 
 
-def first_look(rows: ScoredRows, scorer: TokenScorer, model: PreTrainedModel, method: Method) -> FirstLook | None:
-    """One pass over what has to be known of the whole step: all rows where tokens are selected, else the groups that are cut.
+def to_look_at(rows: ScoredRows, method: Method) -> list[RowRange]:
+    """The slices that have to be scored before the first backward pass: all where tokens are selected, else those that cut groups.
 
     The listwise coefficient of a row depends on its whole group, which a slice that cuts the group does not hold.
     """
-    pieces = cut_groups(rows.pieces, rows.group_size) if method.listwise_scale > 0 else []
     if method.selection is not None:
-        pieces = rows.pieces
+        return rows.pieces
+    return cut_groups(rows.pieces, rows.group_size) if method.listwise_scale > 0 else []
+
+
+def first_look(rows: ScoredRows, scorer: TokenScorer, model: PreTrainedModel, method: Method) -> FirstLook | None:
+    """One pass over what has to be known of the whole step, see ``to_look_at``; None where that is nothing."""
+    pieces = to_look_at(rows, method)
     if not pieces:
         return None
     places = torch.cat([torch.arange(piece.first, piece.last) for piece in pieces])

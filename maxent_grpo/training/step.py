@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from maxent_grpo.distributed import global_sum
+from maxent_grpo.distributed import any_rank, global_sum
 from maxent_grpo.errors import NonFiniteError
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
@@ -27,7 +27,7 @@ from maxent_grpo.training.meta.inner_step import InnerStep, apply_meta_gradients
 from maxent_grpo.training.method import Method
 from maxent_grpo.training.nonfinite import explain_gradient, explain_loss
 from maxent_grpo.training.optim import Update, apply_gradients, backward, check_finite_loss
-from maxent_grpo.training.scored_rows import FirstLook, ScoredRows, first_look, scored_rows
+from maxent_grpo.training.scored_rows import FirstLook, ScoredRows, first_look, scored_rows, to_look_at
 from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
@@ -162,8 +162,10 @@ def _update(
     )  # A_i, w_i
     trained = rows.targets(targets)
     with clock.phase("policy"):
-        with ctx.runtime.whole():
-            look = first_look(rows, scorer, ctx.runtime.model, method)
+        look = None
+        if any_rank(accelerator, bool(to_look_at(rows, method))):  # weights are made whole by all processes or by none
+            with ctx.runtime.whole():
+                look = first_look(rows, scorer, ctx.runtime.model, method)
         chosen = _choose(ctx, resources, rows, trained, look, step)  # tokens, by statistics of the whole step
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)

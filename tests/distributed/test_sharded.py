@@ -68,6 +68,8 @@ def test_cut_weights_train_as_whole_ones_do(tmp_path: Path) -> None:
     for name in ("weights", "moments"):
         assert parts[name] + second["straight"]["held"][name] < 1.02 * whole[name], "each holds a part, padded"
         assert parts[name] < 0.55 * whole[name]
+    # putting the run together, two rollouts, two evaluations, two checkpoints; no group is cut, so that steps look at nothing before
+    assert parts["gathered"] == 7
     assert parts["plain"] < 0.01 * whole["plain"], "the plain model has no weights between the blocks"
 
     assert _difference(again, straight) == 0.0, "continued by as many processes: the same bits"

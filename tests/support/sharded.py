@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from maxent_grpo.training import loop, setup, step
 from maxent_grpo.training.optim import check_finite_loss
 from maxent_grpo.training.setup import run_from_config
+from maxent_grpo.training.sharding import ShardedWeights
 
 SPOILED_STEP = 2
 
@@ -25,7 +26,12 @@ def runs(folder: str, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 
 def one_run(folder: Path, overrides: list[str], resume_from: str | None = None) -> dict[str, Any]:
     config = configured(folder, *overrides, resume_from=None if resume_from is None else Path(resume_from))
-    held: dict[str, int] = {}
+    held: dict[str, int] = {"gathered": 0}
+    release = ShardedWeights._release
+
+    def counted(self: ShardedWeights) -> None:
+        held["gathered"] += 1
+        release(self)
 
     def watched(ctx: Any, resources: Any, parts: Any) -> Any:
         optimizer = ctx.optimization.handles.base_optimizer
@@ -35,7 +41,7 @@ def one_run(folder: Path, overrides: list[str], resume_from: str | None = None) 
         held["moments"] = sum(_stored(entry["exp_avg"]) for entry in optimizer.state.values())
         return result
 
-    with patch.object(setup, "run_training", watched):
+    with patch.object(setup, "run_training", watched), patch.object(ShardedWeights, "_release", counted):
         result = run_from_config(config)
     lines = [line for line in metric_lines(result.run_dir) if "optim/gradient_norm" in line]
     return {

@@ -82,13 +82,18 @@ def reference_from_tokens(
     )
 
 
+def sync_due(sync: ReferenceSync, step: int) -> bool:
+    """Whether the reference moves after optimiser step ``step``; a frozen one (every_n_steps = 0) never does."""
+    return sync.every_n_steps > 0 and step % sync.every_n_steps == 0
+
+
 def sync_reference(reference: PreTrainedModel, policy: PreTrainedModel, sync: ReferenceSync, step: int) -> bool:
     """Move the reference towards the policy when ``step`` is due: mixing * policy + (1 - mixing) * reference.
 
     Returns whether it moved. A frozen reference (every_n_steps = 0) never does. Of adapters the configuration allows mixing = 1
     only, which takes the policy's over; weights that both models share stay as they are.
     """
-    if sync.every_n_steps <= 0 or step % sync.every_n_steps != 0:
+    if not sync_due(sync, step):
         return False
     with torch.no_grad():
         for kept, new in zip(reference.parameters(), policy.parameters(), strict=True):

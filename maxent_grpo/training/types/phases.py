@@ -24,7 +24,7 @@ PHASES: dict[str, Phase] = {
     "backward": Phase("backward passes"),
     "optimizer": Phase("clipping the gradient and the optimiser's update"),
     "meta": Phase("the gradient of an outer objective", "controller=meta, an update was due"),
-    "sync": Phase("moving the reference towards the policy", "scoring.reference_sync.every_n_steps is above 0"),
+    "sync": Phase("moving the reference towards the policy", "the reference moves after this step"),
     "measure": Phase("the numbers of the step"),
     "evaluation": Phase("held-out measurement; that before training is on the line of step 0", "one was due"),
     "log": Phase("writing the line before this one, with its completions; a profile", "not on a process's first line"),
