@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from support.faulting_proxy import faulting
 from support.launches import DEADLINE, TORCHRUN, Launch
 from support.ranks import call_together
-from support.runs import completion_lines, metric_lines, overrides, train
+from support.runs import completion_lines, evaluation_lines, metric_lines, overrides, train
 from support.vllm_policy import HAS_VLLM, JOINS, NEEDS_VLLM, PROMPTS, Asked, moved
 from support.vllm_runs import JOINED, joined, leftovers, sampled, servers, until
 from support.vllm_team import sampled_alone
@@ -112,6 +112,22 @@ def test_a_run_of_two_trainers_is_that_of_one(url: str, tmp_path: Path) -> None:
     }
     train(tmp_path / "one", *RUN, f"generation.vllm.url={url}")
     assert_same_training(tmp_path / "two", tmp_path / "one", 3)
+
+
+@pytest.mark.slow
+def test_two_trainers_with_unequal_shares_of_held_out_rows_evaluate_as_one_does(url: str, tmp_path: Path) -> None:
+    """Three rows in batches of one: the second trainer has nothing to ask while the first asks for the last."""
+    evaluated = (*RUN, "evaluation.enabled=true", "evaluation.batch_size=1", "evaluation.every_n_steps=1")
+    evaluated = (*evaluated, "data.num_eval=3", f"generation.vllm.url={url}")
+    ended = Launch(TORCHRUN, overrides(tmp_path / "two", *evaluated), tmp_path).wait(DEADLINE)
+    assert ended.status == 0, ended.err
+    train(tmp_path / "one", *evaluated)
+    figures = [
+        [(line["step"], line["row_id"], line["num_right"], line["mean_length"]) for line in evaluation_lines(run_dir)]
+        for run_dir in (tmp_path / "two", tmp_path / "one")
+    ]
+    assert len(figures[0]) == 4 * 3
+    assert figures[0] == figures[1]
 
 
 @pytest.mark.slow
