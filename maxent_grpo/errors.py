@@ -44,6 +44,10 @@ class NonFiniteError(MaxentGrpoError, ArithmeticError):
     """A loss, gradient or log-probability is NaN or infinite; raised before the optimiser step."""
 
 
+class NonFiniteUpdateError(NonFiniteError):
+    """Weights that the optimiser step has just made give NaN or infinite numbers: the step can be neither left out nor saved."""
+
+
 class StorageError(MaxentGrpoError, OSError):
     """A file of the run cannot be written: the disk is full, a quota is used up, or the folder became read-only."""
 

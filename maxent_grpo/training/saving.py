@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from maxent_grpo.config.quoting import setting_word
-from maxent_grpo.errors import GenerationError, NonFiniteError, RewardError, StorageError
+from maxent_grpo.errors import GenerationError, NonFiniteError, NonFiniteUpdateError, RewardError, StorageError
 from maxent_grpo.telemetry.progress import resume_command
 from maxent_grpo.training.checkpoint.per_process import written_by
 from maxent_grpo.training.checkpoint.run_state import run_state_parts
@@ -29,6 +29,8 @@ def saved_if_not_finite(ctx: TrainingLoopContext, parts: LoopParts, rollouts: Ro
     """
     try:
         yield
+    except NonFiniteUpdateError:
+        raise  # the weights are no longer those before the step
     except NonFiniteError as error:
         step, store = parts.state.global_step, parts.saving.store
         if step == 0:

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from maxent_grpo.distributed import any_rank, global_sum
-from maxent_grpo.errors import NonFiniteError
+from maxent_grpo.errors import NonFiniteError, NonFiniteUpdateError
 from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.ratios import log_ratio
 from maxent_grpo.objective.reduction import StepCounts
@@ -87,10 +87,13 @@ def train_step(
 
     Raises:
         NonFiniteError: a loss or gradient is NaN or infinite, and such steps are not left out.
+        NonFiniteUpdateError: the step was taken, and what it made is not finite.
     """
     before = controller.state_dict()
     try:
         return _update(ctx, resources, experience, groups, controller, clock, step=step)
+    except NonFiniteUpdateError:
+        raise
     except NonFiniteError as error:
         ctx.optimization.handles.optimizer.zero_grad(set_to_none=True)
         discard_step(ctx)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from maxent_grpo.errors import NonFiniteError, NonFiniteUpdateError
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.training.clock import PhaseClock
 from maxent_grpo.training.control.base import InformativeGroups
@@ -68,14 +69,24 @@ def discard_step(ctx: TrainingLoopContext) -> None:
 
 
 def apply_meta_gradients(ctx: TrainingLoopContext, step: int, clock: PhaseClock) -> None:
-    """After the update and the controller's measurements: differentiate the outer objective and move the coefficients."""
+    """After the update and the controller's measurements: differentiate the outer objective and move the coefficients.
+
+    Raises:
+        NonFiniteUpdateError: held-out completions cannot be sampled or scored with the weights as they are now.
+    """
     manager, objective = ctx.controller_meta_manager, ctx.controller_objective
     if objective is None or not isinstance(manager, MetaManager) or not manager.due(step):
         return
     observes = isinstance(objective, StepObserver)
     with clock.phase("meta"):
         if manager.can_learn:
-            gradients = objective.compute(ctx)
+            try:
+                gradients = objective.compute(ctx)
+            except NonFiniteError as error:
+                raise NonFiniteUpdateError(
+                    f"step {step} was taken, and controller=meta finds its weights broken: {error} Nothing is saved of it; go on from an "
+                    "earlier checkpoint, with a lower optimization.learning_rate."
+                ) from error
             manager.apply(gradients, objective.notes() if observes else None)
             return
         if observes:

@@ -10,9 +10,23 @@ from typing import Any
 
 import pytest
 from support.identical import assert_identical
-from support.runs import checkpoint_of, completion_lines, metric_lines, state_of, train, weights_of
+from support.runs import (
+    checkpoint_of,
+    completion_lines,
+    configured,
+    inside_run,
+    metric_lines,
+    state_of,
+    train,
+    weights_of,
+)
+from torch.optim.lr_scheduler import LambdaLR
 
-from maxent_grpo.errors import DataError
+from maxent_grpo.errors import DataError, NonFiniteUpdateError
+from maxent_grpo.training.loop import run_training
+from maxent_grpo.training.loop_parts import LoopParts
+from maxent_grpo.training.optim import set_learning_rate
+from maxent_grpo.training.types.runtime import StepResources, TrainingLoopContext
 
 MAXENT = ("scoring=maxent", "evaluation.enabled=false", "optimization.learning_rate=0.002")
 META = (*MAXENT, "controller=meta", "controller.min_groups=1")
@@ -151,3 +165,24 @@ def test_the_summary_says_what_is_descended(tmp_path: Path) -> None:
     assert "sgd in the logarithm at rate 0.5, every 2 steps, changes up to 0.1" in said
     assert "controller.num_prompts=3: controller.mode=analytic does not use it" in said
     assert "controller.target_kl=0.2: controller.adapt_beta is false" in said
+
+
+def test_weights_that_a_step_broke_are_neither_left_out_nor_saved(tmp_path: Path) -> None:
+    """The held-out completions are sampled after the update, which cannot be taken back then."""
+
+    def break_step_ten(ctx: TrainingLoopContext, resources: StepResources, parts: LoopParts) -> str:
+        parts.until = 9
+        run_training(ctx, resources, parts)
+        scheduler = ctx.optimization.handles.lr_scheduler
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.base_lrs = [1e18]  # of larger weights the squares are infinite, and the norms give 0
+        set_learning_rate(ctx.optimization.handles)
+        parts.until = None
+        with pytest.raises(NonFiniteUpdateError) as caught:
+            run_training(ctx, resources, parts)
+        return str(caught.value)
+
+    broken = (*FIRST_ORDER, steps(12), "optimization.max_grad_norm=0", "run.on_nonfinite=skip")
+    message = inside_run(configured(tmp_path / "run", *broken, "checkpoint.every_n_steps=9"), break_step_ten)
+    assert message.startswith("step 10 was taken, and controller=meta finds its weights broken: ")
+    assert checkpoint_of(tmp_path / "run").name == "step_9"
