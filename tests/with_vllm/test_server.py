@@ -378,6 +378,7 @@ def test_what_a_request_says_of_itself(asked: Asked, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(JOINS, reason="the server was started by somebody else, who would have to start it again")
+@pytest.mark.slow
 def test_a_server_of_ours_that_is_killed_is_started_anew_with_the_weights(asked: Asked) -> None:
     """Killed in the middle of a rollout, which ends with the completions that it would have had."""
     moved(asked.loaded, 3)

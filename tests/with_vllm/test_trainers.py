@@ -93,6 +93,7 @@ def test_a_server_killed_under_two_trainers_is_started_anew_by_the_first_and_fol
     assert [later[rank]["weight_syncs"] for rank in (0, 1)] == [3, 0]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_trainers_is_that_of_one(url: str, tmp_path: Path) -> None:
     with faulting(url, lambda number: "500" if number == 5 else None) as proxy:
         ended = Launch(TORCHRUN, overrides(tmp_path / "two", *RUN, joined(proxy)), tmp_path).wait(DEADLINE)
