@@ -44,6 +44,7 @@ ROUNDING = {"bfloat16": 0.02}
 """Largest difference of weights where it is more than that of float32."""
 
 
+@pytest.mark.slow
 def test_cut_weights_train_as_whole_ones_do(tmp_path: Path) -> None:
     here = one_run(tmp_path / "here", [*COMMON, FSDP])  # one process, which holds everything
     cases = {

@@ -216,6 +216,7 @@ engine.close()
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_is_not_held_up_by_a_server_that_does_not_answer() -> None:
     subprocess.run([sys.executable, "-c", HELD_UP], check=True, timeout=50)
 
