@@ -10,8 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 COSTLIEST = (
     *("with_vllm/test_server.py", "training/test_knobs.py", "with_vllm/test_colocate.py", "test_train_end_to_end.py"),
-    *("distributed/test_resume.py", "distributed/test_step_equal.py"),
-    *("distributed/test_whole_runs.py", "distributed/test_failures.py"),
+    *("distributed/test_step_equal.py", "distributed/test_whole_runs.py", "distributed/test_failures.py"),
     *("training/test_killed.py", "commands/test_sweep_resume.py", "test_same_command_twice.py", "test_installed.py"),
     *("commands/test_sweep_search.py", "commands/test_sweep_launchers.py", "training/test_rollouts_ahead.py"),
     *(

@@ -52,13 +52,15 @@ def test_a_name_that_measures_nothing_is_refused(capsys: pytest.CaptureFixture[s
     assert "--only names no measurement: step, step-tokens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_watched_run_tells_what_every_part_of_it_cost(tmp_path: Path) -> None:
     found = long_run.measure(long_run.Work(steps=20, rows=2_000), tmp_path / "root", tmp_path / "run")
     assert 0.0 < found["start_seconds"] < 20.0
     assert min(found["first_seconds"], found["last_seconds"], found["seconds"][0], found["end_seconds"]) > 0.0
     assert found["bytes"]["metrics.jsonl"] == (tmp_path / "run" / "metrics.jsonl").stat().st_size
     assert {"report.html", "completions.jsonl", "controller_state.json"} <= found["bytes"].keys()
-    assert found["peak"] >= found["resident_end"] > 0
+    # the kernel counts pages of each thread in batches, so that the peak may lag behind by a few hundred of them
+    assert found["peak"] >= 0.99 * found["resident_end"] > 0
 
 
 def test_readme_quotes_the_committed_growth() -> None:

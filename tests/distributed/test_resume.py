@@ -98,12 +98,10 @@ ADAPTER = Scenario(
         *("checkpoint.final_model=true", "optimization.num_iterations=2"),
     ),
 )
-SHORT = (AHEAD,)
-LONG = (INSIDE_CARRYING, SECOND_EPOCH, MOVING_REFERENCE, ADAPTER)
-ALL = [
-    *(pytest.param(scenario, id=scenario.name) for scenario in SHORT),
-    *(pytest.param(scenario, id=scenario.name, marks=pytest.mark.slow) for scenario in LONG),
-]
+FIRST = (AHEAD,)
+OTHERS = (INSIDE_CARRYING, SECOND_EPOCH, MOVING_REFERENCE, ADAPTER)
+ALL = [pytest.param(scenario, id=scenario.name) for scenario in (*FIRST, *OTHERS)]
+pytestmark = pytest.mark.slow  # tests/training/test_repartition.py is the short form
 FULL = ("scoring=dr_grpo", "evaluation.enabled=false", *EVERY_STEP)
 """A run whose checkpoints do not fit."""
 
@@ -148,7 +146,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
         found.said.extend(said for _, said in answers)
         return found
 
-    return lambda scenario: together(SHORT if scenario in SHORT else LONG)
+    return lambda scenario: together(FIRST if scenario in FIRST else OTHERS)
 
 
 def start_of(run_dir: Path, scenario: Scenario) -> Path:
@@ -205,7 +203,7 @@ def test_the_scenarios_stop_where_something_waits(made: Make, scenario: Scenario
 
 
 def test_a_checkpoint_that_does_not_fit_ends_all_processes_with_one_sentence(made: Make) -> None:
-    runs = made(SHORT[0])
+    runs = made(AHEAD)
     sentence = "step 1: the checkpoint cannot be written ("
     assert len(runs.said) == 2
     # both meet it, and whichever says so first is named by the other
