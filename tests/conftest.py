@@ -45,6 +45,20 @@ def pytest_collection_finish() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.fixture
+def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No hub can be reached, nothing of it is kept here, and torch sees no GPU."""
+    import torch
+    from datasets import config as datasets_config
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def files_need_not_outlive_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leaves out ``os.fsync`` in the short form.

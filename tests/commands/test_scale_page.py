@@ -6,11 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from accelerate.commands.config.config_args import ClusterConfig
-from datasets import config as datasets_config
-from huggingface_hub import constants
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from maxent_grpo.commands.generated_page import page_file
@@ -22,15 +19,6 @@ from maxent_grpo.sweeps.command_line import sort_command
 
 TEXT = page_file(PAGE).read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.DOTALL)
-
-
-@pytest.fixture
-def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.mark.usefixtures("no_hub_and_no_gpu")

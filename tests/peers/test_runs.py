@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
-import support
+from support.ranks import call_together
 from support.runs import checkpoint_of, completion_lines, configured, metric_lines, state_of, train
 from support.same_run import assert_same_run
 from support.two_ranks import ROWS, sampled
@@ -19,8 +14,6 @@ from support.two_ranks import ROWS, sampled
 from maxent_grpo.config.load import load_config
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.setup import run_from_config
-
-TESTS = Path(support.__path__[0]).parent
 
 
 def test_rows_that_ask_the_same_get_completions_of_their_own_wherever_they_are_sampled() -> None:
@@ -37,18 +30,7 @@ def test_rows_that_ask_the_same_get_completions_of_their_own_wherever_they_are_s
 @pytest.mark.slow
 def test_two_processes_with_one_seed_sample_different_completions() -> None:
     """Complaint 48 with two processes that talk to each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", "support.two_ranks"]
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), "2", str(port)], env=environment, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    first, second = json.loads(outputs[0].splitlines()[-1])
+    (first, second), _ = call_together("support.two_ranks:sampled_by_all")
     assert (set(first), set(second)) == ({"a", "c"}, {"b", "d"})
     assert first | second == sampled(ROWS)
     groups = [*first.values(), *second.values()]

@@ -1,7 +1,4 @@
-"""Several processes of one test that meet as those of a run do: each calls the same function, and each answer comes back.
-
-A module of `tests/support` that is started as `python -m support.<module> RANK WORLD PORT` joins them by itself.
-"""
+"""Several processes of one test that meet as those of a run do: each calls the same function, and each answer comes back."""
 
 from __future__ import annotations
 

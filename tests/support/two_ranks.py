@@ -1,14 +1,8 @@
-"""Run by two processes at once: each samples its share of the same rows, and the first prints what all of them sampled.
-
-Arguments: rank, number of processes, port.
-"""
+"""What two processes do at once: each samples its share of the same rows, and learns what all of them sampled."""
 
 from __future__ import annotations
 
-import json
-import sys
-
-from support.ranks import joined
+from accelerate import Accelerator
 from support.tiny import prompt_entries, sampling_settings, tiny_llama, tiny_tokenizer
 
 from maxent_grpo.distributed import gather_all
@@ -33,13 +27,9 @@ def sampled(rows: list[RowPrompt]) -> dict[str, list[list[int]]]:
     return {record.row_id: [other.token_ids for other in group] for group in records for record in group[:1]}
 
 
-def main(rank: str, world: str, port: str) -> None:
-    accelerator = joined(rank, world, port)
+def sampled_by_all() -> list[dict[str, list[list[int]]]]:
+    """What each process sampled of its share."""
+    accelerator = Accelerator(cpu=True)
     everywhere = gather_all(accelerator, sampled(ROWS[accelerator.process_index :: accelerator.num_processes]))
-    if accelerator.is_main_process:
-        print(json.dumps(everywhere))
     accelerator.end_training()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return everywhere

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from accelerate import Accelerator
 from support.processes import Start, begin, finish, forked, wait_until
+from support.ranks import free_port
 from support.runs import checkpoint_of, configured, metric_lines, only_reward, small, train
 from support.same_run import assert_same_run
 from support.stops import Sends
@@ -145,9 +145,7 @@ def test_a_run_out_of_time_saves_in_time_and_goes_on(tmp_path: Path) -> None:
 
 def test_what_one_process_meets_all_of_them_decide_alike(tmp_path: Path) -> None:
     """Two processes: a signal to one of them stops both, and a loss that is not finite in one is an error of both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [forked(meet, rank, port, tmp_path) for rank in range(2)]
     for each in ranks:
         each.join(120)

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import torch
-from datasets import config as datasets_config
-from huggingface_hub import constants
 from support.checkpoints import save_checkpoint
 
 from maxent_grpo.config.data_sources import HubDataConfig
@@ -37,14 +34,7 @@ REST = [each for each in product(PUBLISHED, DATA) if each not in FIRST]
 GIB = 2**30
 PAGE = (config_directory().parent / "docs" / "presets.md").read_text()
 
-
-@pytest.fixture(autouse=True)
-def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+pytestmark = pytest.mark.usefixtures("no_hub_and_no_gpu")
 
 
 def overrides(preset: str, *more: str) -> list[str]:

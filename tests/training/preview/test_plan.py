@@ -1,12 +1,8 @@
 """`python -m maxent_grpo plan`: runs on GPUs that are not here."""
 
 import re
-from pathlib import Path
 
 import pytest
-import torch
-from datasets import config as datasets_config
-from huggingface_hub import constants
 
 from maxent_grpo.commands.plan import main
 from maxent_grpo.config.load import load_config
@@ -17,14 +13,7 @@ from maxent_grpo.training.preview.run import preview
 FEW = ("data.num_train=64", "data.num_eval=8")
 VLLM = ("generation=vllm", "generation.vllm.url=http://127.0.0.1:8000")
 
-
-@pytest.fixture(autouse=True)
-def no_hub_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets_config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(datasets_config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+pytestmark = pytest.mark.usefixtures("no_hub_and_no_gpu")
 
 
 def planned(*overrides: str, machines: Machines, means: Lengths | None = None) -> Plan:

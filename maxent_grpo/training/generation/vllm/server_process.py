@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -141,7 +140,7 @@ class ServerProcess:
 
     def __init__(self, model: Path, options: ServerOptions, log: Path) -> None:
         self._options, self._log = options, log
-        self.port = _free_port()
+        self.port = transport.free_port(HOST)
         self.url = f"http://{HOST}:{self.port}"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as sink:
@@ -213,9 +212,3 @@ def is_healthy(url: str) -> bool:
         return transport.get(f"{url}/health", timeout=5).ok
     except requests.RequestException:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]

@@ -207,7 +207,11 @@ class Transfer:
         workers = transport.content(transport.get(f"{url}/get_world_size", timeout=self._timeout))["world_size"]
         address = own_address(url)
         return NCCLTrainerInitInfo(
-            master_address=address, master_port=_free_port(address), world_size=1 + int(workers), rank=0, packed=True
+            master_address=address,
+            master_port=transport.free_port(address),
+            world_size=1 + int(workers),
+            rank=0,
+            packed=True,
         )
 
     def _within(self, control: Control, call: Callable[[], T]) -> T:
@@ -264,13 +268,6 @@ def _written(folder: Path) -> dict[str, list[int]]:
         with safe_open(path, framework="pt") as file:
             shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - it is no dict
     return shapes
-
-
-def _free_port(address: str) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
 
 
 def _cure(way: WeightTransfer, url: str) -> str:

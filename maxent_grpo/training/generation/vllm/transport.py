@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import requests
@@ -30,6 +31,14 @@ def post(url: str, body: dict[str, Any] | None, *, timeout: float) -> requests.R
     with requests.Session() as session:
         session.trust_env = False
         return session.post(url, json=body, timeout=timeout)
+
+
+def free_port(address: str) -> int:
+    """A port of this machine that nobody listens at, under one of its addresses."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
 
 
 def content(response: requests.Response) -> Any:
