@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from support.ranks import free_port
 from support.vllm_policy import PROMPTS, Asked, moved, policy, server_processes, settings, token_lists
 
 from maxent_grpo.errors import GenerationError
@@ -65,9 +65,7 @@ def sampled_together(url: str | None, run_dir: str, cases: list[str]) -> list[di
 
 def nobody() -> str:
     """An address of this machine where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def kill(url: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from support.ranks import free_port
 from support.tiny import tiny_llama, tiny_tokenizer
 
 from maxent_grpo.config.generation import VllmGenerationConfig, WeightTransfer
@@ -107,9 +107,7 @@ def test_an_answer_that_is_none_is_thrown_away(body: object, complaint: str) -> 
 
 def nobody() -> Server:
     """The address of a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Server(f"http://127.0.0.1:{probe.getsockname()[1]}", "policy")
+    return Server(f"http://127.0.0.1:{free_port()}", "policy")
 
 
 @pytest.mark.parametrize(("retries", "backoff", "multiplier", "pauses"), [(2, 0.05, 3.0, 0.2), (3, 0.05, 1.0, 0.15), (0, 9.0, 2.0, 0.0)])  # fmt: skip
