@@ -35,7 +35,7 @@ def collect(study: Study, part: Part, outputs: Path, results: Path) -> tuple[str
     for job in read_jobs(sweep) if sweep.is_dir() else ():
         if job.standing is Standing.finished or has_diverged(job):
             arm, pair = arms[job.changed["experiment"]], int(job.changed[START])
-            record = run_record(sweep / job.name, part, arm, pair)
+            record = run_record(study, sweep / job.name, part, arm, pair)
             if has_diverged(job):
                 record[DIVERGED] = job.problems[0]
             write_record(results / part.name / f"{arm.name}-{pair}.json", record)
@@ -48,7 +48,7 @@ def has_diverged(job: JobRecord) -> bool:
     return job.standing is Standing.failed and job.problems[0].startswith(f"{NonFiniteError.__name__}:")
 
 
-def run_record(folder: Path, part: Part, arm: Arm, pair: int) -> Record:
+def run_record(study: Study, folder: Path, part: Part, arm: Arm, pair: int) -> Record:
     """What the study keeps of one run."""
     lines, config = read_metrics(folder), read_config(folder)
     versions = read_versions(folder) or {}
@@ -65,6 +65,7 @@ def run_record(folder: Path, part: Part, arm: Arm, pair: int) -> Record:
         "settings": settings_hash(config),
         "versions": {name: versions[name] for name in ("torch", "transformers") if name in versions},
         "steps": lines[-1]["step"],
+        "completions_of_a_step": study.completions_of_a_step(part),
         "cpu_seconds": round(sum(line.get("throughput/cpu_seconds", 0.0) for line in lines), 2),
         "seconds": round(sum(line.get("time/step_seconds", 0.0) for line in lines), 2),
         "curve": points,

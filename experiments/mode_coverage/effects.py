@@ -22,7 +22,6 @@ from maxent_grpo.stats.seed_tests import Equivalence, equivalence, holm, sign_fl
 
 BASELINE = "dr_grpo"
 AGAIN = "dr_grpo_again"
-COMPLETIONS_OF_A_STEP = 256
 PRIMARY = "coverage@8"
 HARM = "pass@1"
 MEASURES = ("pass@1", "pass@8", "coverage@8", "distinct@8", "H_valid", "greedy", "kl_to_optimum")
@@ -101,7 +100,7 @@ def read_results(study: Study, folder: Path) -> Results:
 
 def at(record: Record, steps: int) -> Record:
     """The last evaluation after at most as many sampled completions as ``steps`` steps of the baseline sample."""
-    limit = steps * COMPLETIONS_OF_A_STEP
+    limit = steps * record["completions_of_a_step"]
     return [point for point in record["curve"] if point["completions"] <= limit][-1]
 
 

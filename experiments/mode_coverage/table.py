@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 TABLE = HERE / "study.yaml"
 START = "model.warm_start.seed"
 """The setting that a sweep varies: the pair, by the seed of its warm start."""
+MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +70,38 @@ class Study:
     def preset(self, part: Part, arm: Arm) -> str:
         """The text of the preset of an arm: every setting of its runs but the pair.
 
-        The seed of the run and that of the initial weights follow ``START``, which the sweep varies.
+        The seed of the run follows ``START``, which the sweep varies, and so does that of the initial weights where a model is
+        made here.
         """
-        choice = self.base.then(self.tasks[part.task]).then(arm.choice)
+        task = self.tasks[part.task]
+        choice = self._base_of(task).then(task).then(arm.choice)
         follows = "${" + START + "}"
         settings: dict[str, Any] = {
             **choice.set,
             "optimization.total_training_steps": part.steps * arm.updates_per_rollout,
             "evaluation.every_n_steps": choice.set["evaluation.every_n_steps"] * arm.updates_per_rollout,
             "seed": f"{arm.seed_prefix}{follows}",
-            "model.init_seed": follows,
         }
+        if choice.choose[MODEL] == self.base.choose[MODEL]:
+            settings["model.init_seed"] = follows
         tree: dict[str, Any] = {"defaults": [{f"override /{group}": name} for group, name in choice.choose.items()]}
         for path, value in settings.items():
             _put(tree, path.split("."), value)
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
         return f"# @package _global_\n# {arm.about}\n{text}"
+
+    def completions_of_a_step(self, part: Part) -> int:
+        """What a step of the baseline samples; every arm is compared after as many of them as there are steps."""
+        task = self.tasks[part.task]
+        settings = self._base_of(task).then(task).set
+        return settings["generation.num_generations"] * settings["optimization.prompts_per_step"]
+
+    def _base_of(self, task: Choice) -> Choice:
+        """The base for a task: one that chooses another model takes none of the base's settings of its model."""
+        if task.choose.get(MODEL, self.base.choose[MODEL]) == self.base.choose[MODEL]:
+            return self.base
+        kept = {path: value for path, value in self.base.set.items() if not path.startswith(f"{MODEL}.")}
+        return Choice(self.base.choose, kept)
 
 
 def read_study(path: Path = TABLE) -> Study:

@@ -99,11 +99,6 @@ def _reasoning_gym(config: RootConfig) -> Iterator[str]:
             f"data.task_settings.{name}: data.tasks has no {name}, so that its settings would do nothing; add "
             f"data.tasks.{name}=1"
         )
-    if isinstance(config.model, TinyModelConfig) and config.model.warm_start.enabled:
-        yield (
-            "model.warm_start.enabled=true: data=reasoning_gym has no demonstrations for a supervised start; choose "
-            "model=smollm2, or set model.warm_start.enabled=false"
-        )
 
 
 DATA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (

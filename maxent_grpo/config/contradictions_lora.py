@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from maxent_grpo.config.model import ALL_LINEAR
+from maxent_grpo.config.model import ALL_LINEAR, PretrainedModelConfig
 from maxent_grpo.config.resolve import reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.types.choices import ReferenceSource
@@ -54,9 +54,25 @@ def _moving_reference(config: RootConfig) -> Iterator[str]:
         )
 
 
+def _taught_base(config: RootConfig) -> Iterator[str]:
+    model = config.model
+    if model.lora.enabled and model.warm_start.enabled and isinstance(model, PretrainedModelConfig):
+        yield (
+            "model.lora.enabled=true with model.warm_start.enabled=true: an adapter belongs to the weights it was trained on, and "
+            "would be written for the published ones, which the warm start has changed; use model.lora.enabled=false, or "
+            "model.warm_start.enabled=false"
+        )
+
+
 def _listed(names: list[str]) -> str:
     return f"[{','.join(names)}]"
 
 
-LORA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (_off, _dropout, _targets, _moving_reference)
+LORA_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    _off,
+    _dropout,
+    _targets,
+    _moving_reference,
+    _taught_base,
+)
 """Every rule about adapters."""

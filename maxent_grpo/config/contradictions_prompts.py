@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from maxent_grpo.config.contradictions_evaluation import ENUMERABLE
-from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.prompt_template import QUESTION, fields_of
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.types.choices import AnswerPart, ExactFigures
@@ -57,7 +56,7 @@ def _answer_part(config: RootConfig) -> Iterator[str]:
             "no such part; use evaluation.exact=never or data.answer_in=whole"
         )
     model = config.model
-    if isinstance(model, TinyModelConfig) and model.warm_start.enabled:
+    if model.warm_start.enabled:
         yield (
             f"data.answer_in={part} with model.warm_start.enabled=true: the warm start teaches bare answers, which the grader "
             "would not see; use data.answer_in=whole or model.warm_start.enabled=false"

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from maxent_grpo.config.data import ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import (
     HubDataConfig,
     Source,
@@ -14,11 +15,14 @@ from maxent_grpo.config.data_sources import (
     settled_sources,
 )
 from maxent_grpo.config.declared import shown
-from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.model import PretrainedModelConfig
 from maxent_grpo.config.root import RootConfig
 
 GIVEN = ("row_id", "prompt", "answer", "prompts", "completions", "completion_ids")
 """Names under which reward functions get something else than a record's column."""
+
+WITHOUT_DEMONSTRATIONS = {TableDataConfig: "table", HubDataConfig: "hub", ReasoningGymDataConfig: "reasoning_gym"}
+"""Options of `data` that a model cannot be taught from before it is trained, and their names."""
 
 
 def _where(config: RootConfig) -> Iterator[str]:
@@ -121,14 +125,15 @@ def _streams(config: RootConfig) -> Iterator[str]:
 
 def _demonstrations(config: RootConfig) -> Iterator[str]:
     data, model = config.data, config.model
-    if not isinstance(data, (TableDataConfig, HubDataConfig)):
+    if not model.warm_start.enabled or type(data) not in WITHOUT_DEMONSTRATIONS:
         return
-    if isinstance(model, TinyModelConfig) and model.warm_start.enabled:
-        option = "table" if isinstance(data, TableDataConfig) else "hub"
-        yield (
-            f"model.warm_start.enabled=true with data={option}: such data holds questions and answers but no demonstrations for "
-            f"a supervised start; use a pretrained model (model=hf or model=smollm2), or model.warm_start.enabled=false"
-        )
+    other_start = (
+        "" if isinstance(model, PretrainedModelConfig) else "a pretrained model (model=hf or model=smollm2), or "
+    )
+    yield (
+        f"model.warm_start.enabled=true with data={WITHOUT_DEMONSTRATIONS[type(data)]}: such data holds questions and answers but no "
+        f"demonstrations for a supervised start; use {other_start}model.warm_start.enabled=false"
+    )
 
 
 def _names(names: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ class WarmStartConfig:
     """Supervised stage before reinforcement learning; cached by content, so that it is trained once."""
 
     enabled: bool = True
-    """Train the fresh model on demonstrations first; false starts from random weights."""
+    """Train every weight on the task's demonstrations first; false starts from random weights, or from the published ones of a pretrained model."""
     steps: int = 112
     """Supervised optimiser steps [steps]."""
     batch_size: int = 64
@@ -49,6 +49,12 @@ class WarmStartConfig:
     """Seed of the demonstrations and of their order; separate from the run's seed so that runs share one start."""
     cache_dir: str = CACHE
     """Folder of cached warm starts."""
+
+
+def start_of_pretrained() -> WarmStartConfig:
+    """The same for a model that already speaks: off, since it needs a task that has demonstrations, and at a rate that keeps
+    what the model knows."""
+    return WarmStartConfig(enabled=False, learning_rate=1e-4)
 
 
 ALL_LINEAR = "all-linear"
@@ -88,6 +94,7 @@ class ModelConfig:
     compile: bool = False
     """Compile the layers' forward and backward passes in training with torch.compile; the output head is left as it is, and so is sampling, whose shapes change with every token."""
     lora: LoraConfig = field(default_factory=LoraConfig)
+    warm_start: WarmStartConfig = field(default_factory=start_of_pretrained)
 
 
 @dataclass(slots=True)

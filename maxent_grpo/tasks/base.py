@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from maxent_grpo.rewards.grade import Grade
@@ -68,6 +68,8 @@ class Demonstration:
     messages: list[dict[str, str]]
     answers: tuple[str, ...]
     weights: tuple[float, ...]
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What `data.prompt_template` can name beside the question, as of the task's rows."""
 
 
 def rank_weights(num: int, skew: float) -> tuple[float, ...]:

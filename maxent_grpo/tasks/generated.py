@@ -47,7 +47,9 @@ class GeneratedProblem:
 
     def demonstration(self, skew: float) -> Demonstration:
         """The problem with its answers, that of rank j with weight proportional to exp(-skew * j)."""
-        return Demonstration(self.row_id, self.messages, self.answers, rank_weights(len(self.answers), skew))
+        return Demonstration(
+            self.row_id, self.messages, self.answers, rank_weights(len(self.answers), skew), self.parts
+        )
 
 
 def draw_distinct(

@@ -12,7 +12,6 @@ from functools import reduce
 from maxent_grpo.config.controller import EntropyControllerConfig, KlControllerConfig
 from maxent_grpo.config.controller_meta import MetaControllerConfig
 from maxent_grpo.config.logging import TrackerName
-from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.resolve import batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.inert_method import CLIP_RANGE, METHOD_RULES, Rule, under
@@ -154,7 +153,7 @@ def _reward_rules(config: RootConfig) -> Iterator[Rule]:
 
 
 def _start_rules(config: RootConfig) -> Iterator[Rule]:
-    if isinstance(config.model, TinyModelConfig) and not config.model.warm_start.enabled:
+    if not config.model.warm_start.enabled:
         names = under("model.warm_start", type(config.model.warm_start))
         yield "model.warm_start.enabled is false", [name for name in names if not name.endswith(".enabled")]
 

@@ -124,7 +124,7 @@ def styled(config: RootConfig, demonstrations: Sequence[Demonstration]) -> list[
     """Demonstrations whose questions are asked as those of the rows are."""
     style = prompt_style(config.data)
     return [
-        replace(shown, messages=conversation_of(TaskRow(shown.row_id, shown.messages, "", {}), style))
+        replace(shown, messages=conversation_of(TaskRow(shown.row_id, shown.messages, "", dict(shown.columns)), style))
         for shown in demonstrations
     ]
 

@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
 
 from maxent_grpo.config.controller import KL_BETA
-from maxent_grpo.config.model import TinyModelConfig
 from maxent_grpo.config.preflight import own_functions
 from maxent_grpo.config.resolve import longest_sequence, reference_source, starts_as_base
 from maxent_grpo.config.root import RootConfig
@@ -199,7 +198,7 @@ def _run(
 
 def start_warm(config: RootConfig, task: Task, loaded: LoadedModel, handles: LoggingHandles) -> None:
     """The supervised stage before training, for a model that has one."""
-    if not isinstance(config.model, TinyModelConfig) or not config.model.warm_start.enabled:
+    if not config.model.warm_start.enabled:
         return
     settings = config.model.warm_start
     demonstrations = styled(config, task.demonstrations(settings.num_problems, settings.mode_skew, settings.seed))

@@ -9,6 +9,7 @@ import pytest
 from experiments.mode_coverage.run import main, starts_of, sweep_command, write_presets
 from experiments.mode_coverage.table import START, Part, read_study
 from maxent_grpo.config.load import load_config
+from maxent_grpo.config.model import SmolLM2ModelConfig
 from maxent_grpo.config.root import RootConfig
 
 STUDY = read_study()
@@ -40,10 +41,20 @@ def test_every_arm_can_run_and_samples_the_same_number_of_completions(name: str,
             config = composed(stage, arm.name, 0, tmp_path)
             optimization = config.optimization
             rollouts = optimization.total_training_steps / optimization.num_iterations
-            assert rollouts * optimization.prompts_per_step * config.generation.num_generations == stage.steps * 256, (
-                arm
-            )
-            assert (optimization.learning_rate, optimization.minibatches) == (3e-4, 1), arm
+            sampled = rollouts * optimization.prompts_per_step * config.generation.num_generations
+            assert sampled == stage.steps * STUDY.completions_of_a_step(stage), arm
+            rate = 2e-5 if part.task == "chat" else 3e-4
+            assert (optimization.learning_rate, optimization.minibatches) == (rate, 1), arm
+
+
+def test_a_task_with_another_model_takes_no_setting_of_the_small_one(tmp_path: Path) -> None:
+    """A pretrained model has no width to set; what a step samples is the task's own."""
+    part = STUDY.parts["chat"]
+    config = composed(part, "maxent", 2, tmp_path)
+    assert isinstance(config.model, SmolLM2ModelConfig)
+    assert (config.model.warm_start.enabled, config.model.warm_start.seed, config.seed) == (True, 2, 2)
+    assert config.model.warm_start.mode_skew == 1.0
+    assert [STUDY.completions_of_a_step(STUDY.parts[name]) for name in ("confirmatory", "chat")] == [256, 128]
 
 
 def test_a_part_is_one_sweep_with_whole_pairs_in_turn_that_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -415,8 +415,17 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
             "data.tasks={chain_sum: 3, gsm_symbolic: 1}",
             "data.task_settings.n_queens: data.tasks has no n_queens, so that its settings would do nothing; add "
             "data.tasks.n_queens=1",
-            "model.warm_start.enabled=true: data=reasoning_gym has no demonstrations for a supervised start; choose "
-            "model=smollm2, or set model.warm_start.enabled=false",
+            "model.warm_start.enabled=true with data=reasoning_gym: such data holds questions and answers but no demonstrations "
+            "for a supervised start; use a pretrained model (model=hf or model=smollm2), or model.warm_start.enabled=false",
+        ],
+    ),
+    (
+        {},
+        "maxent model=smollm2 model.warm_start.enabled=true model.lora.enabled=true",
+        [
+            "model.lora.enabled=true with model.warm_start.enabled=true: an adapter belongs to the weights it was trained on, and "
+            "would be written for the published ones, which the warm start has changed; use model.lora.enabled=false, or "
+            "model.warm_start.enabled=false"
         ],
     ),
 ]

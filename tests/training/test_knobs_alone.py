@@ -184,6 +184,25 @@ def test_a_warm_start_is_kept_in_its_folder_and_read_from_it(tmp_path: Path) -> 
         assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".safetensors"]
 
 
+def test_a_pretrained_model_is_taught_before_it_is_trained(tmp_path: Path) -> None:
+    """A checkpoint read from its folder begins where demonstrations, in the run's own words for a question, brought it."""
+    model = save_checkpoint(tmp_path / "model", "llama")
+    asked = ("data=countdown", "data.prompt_template='{numbers}={target}'", "data.num_train=8", "data.num_eval=4")
+    taught = (
+        "model.warm_start.steps=3",
+        "model.warm_start.num_problems=8",
+        f"model.warm_start.cache_dir={tmp_path}/cache",
+    )
+    starts = []
+    for name, enabled in (("published", "false"), ("taught", "true")):
+        settings = ("model=hf", f"model.name={model}", f"model.warm_start.enabled={enabled}", *asked, *taught)
+        starts.append(observe(configured(tmp_path / name, *QUICK, *settings, "generation.max_prompt_len=32")))
+    published, after = starts
+    trains(published, after)
+    assert "warm start: 3 supervised steps" in (after.run_dir / "run.log").read_text()
+    assert "warm start" not in (published.run_dir / "run.log").read_text()
+
+
 def test_dropout_beside_an_adapter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"model\.lora\.dropout=0\.1: training would score completions under another policy"

@@ -215,6 +215,9 @@ def test_the_warm_start_asks_as_the_run_will_ask(tmp_path: Path) -> None:
     config = small(tmp_path, **style, generation__max_prompt_len=30)
     row, *_ = render_all(config, MadeTask([made_row(n) for n in range(1, 5)], []), LOADED)[0].rows
     [shown] = styled(config, [Demonstration("d", made_row(1).messages, ("G",), (1.0,))])
+    named = small(tmp_path, data__prompt_template="{prompt} of {parts}?", generation__max_prompt_len=30)
+    [with_parts] = styled(named, [Demonstration("d", made_row(1).messages, ("G",), (1.0,), {"parts": [3, 4]})])
+    assert with_parts.messages[-1]["content"] == "1 of [3, 4]?"
     tokens = tokenize_demonstration(shown, tiny_tokenizer(), prompt_text(config, tiny_tokenizer()))
     assert tokens.prompt == prompt_token_ids(tiny_tokenizer(), row["prompt"])
     assert row["prompt"] == "<bos><|system|>Add.<|user|>1?<|assistant|>= "

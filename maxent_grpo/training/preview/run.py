@@ -162,8 +162,8 @@ def available_memory(estimate: MemoryEstimate) -> int:
 
 def _answers(config: RootConfig, sight: Sight) -> Answers | None:
     """How many answers of what length stand behind one prompt in the supervised stage."""
-    settings, task, loaded = getattr(config.model, "warm_start", None), sight.task, sight.loaded
-    if settings is None or not settings.enabled or task is None or loaded is None:
+    settings, task, loaded = config.model.warm_start, sight.task, sight.loaded
+    if not settings.enabled or task is None or loaded is None:
         return None
     shown = task.demonstrations(min(settings.num_problems, LOOKED_AT), settings.mode_skew, settings.seed)
     write = prompt_text(config, loaded.tokenizer)

@@ -286,7 +286,7 @@ def _warm_start(config: RootConfig, work: Workload, shape: ModelShape, path: Sco
     """The supervised stage: slices of a fixed number of rows, logits at every place; its optimiser is over all weights."""
     if work.demonstrations is None:
         return []
-    settings = getattr(config.model, "warm_start")  # noqa: B009 - of the options that have such a stage
+    settings = config.model.warm_start
     rows, answers = min(SLICE_ROWS, settings.batch_size), work.demonstrations
     width = max(work.train_lengths) + answers.per_prompt * (answers.longest - 1)
     one = Pass(rows, width, width, rows * answers.per_prompt * answers.longest)

@@ -126,7 +126,7 @@ def _header(subject: Subject, *, is_adapter: bool) -> str:
 def _about(subject: Subject, *, is_adapter: bool) -> str:
     config, group = subject.config, subject.config.generation.num_generations
     origin = "trained from random weights" if base_name(config.model) is None else "fine-tuned"
-    if getattr(getattr(config.model, "warm_start", None), "enabled", False):
+    if config.model.warm_start.enabled:
         origin = "first taught by demonstrations, then trained"
     about = (
         f"This is {subject.base}, {origin} with reinforcement learning from checkable answers on {subject.task}: for each prompt "
