@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from maxent_grpo.config.data import ReasoningGymDataConfig
+from maxent_grpo.config.data import DataConfig, ReasoningGymDataConfig
 from maxent_grpo.config.data_sources import (
     HubDataConfig,
     Source,
@@ -21,7 +21,11 @@ from maxent_grpo.config.root import RootConfig
 GIVEN = ("row_id", "prompt", "answer", "prompts", "completions", "completion_ids")
 """Names under which reward functions get something else than a record's column."""
 
-WITHOUT_DEMONSTRATIONS = {TableDataConfig: "table", HubDataConfig: "hub", ReasoningGymDataConfig: "reasoning_gym"}
+WITHOUT_DEMONSTRATIONS: dict[type[DataConfig], str] = {
+    TableDataConfig: "table",
+    HubDataConfig: "hub",
+    ReasoningGymDataConfig: "reasoning_gym",
+}
 """Options of `data` that a model cannot be taught from before it is trained, and their names."""
 
 
