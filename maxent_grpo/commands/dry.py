@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.config.compose import hydra_session, with_search_path
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.installed import program
@@ -51,7 +51,7 @@ def _describe(config: DictConfig, folder: Path) -> None:
     config.run.dir = str(folder)
     checked = check(config)
     for sentence in warnings(checked) if place().is_main else []:
-        print(f"{program()}: warning: {sentence}", file=sys.stderr)
+        complain(program(), f"warning: {sentence}")
     from maxent_grpo.training.preview.run import start
 
     start(checked)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.evaluate_text import AskedProblems, show_result
 from maxent_grpo.commands.usage import helped
 from maxent_grpo.config.evaluated import read_request
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _fail(error: MaxentGrpoError, status: int) -> NoReturn:
-    print(f"evaluate: {error}", file=sys.stderr)
+    complain("evaluate", error)
     sys.exit(status)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.explain_text import explain
+from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 
 DESCRIPTION = """\
@@ -42,7 +44,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="also look for presets in DIR/experiment")
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(explain(options.name, options.overrides, options.config_dir)))
+        print(redacted("\n".join(explain(options.name, options.overrides, options.config_dir))))
     except ConfigError as error:
-        print(f"explain: {error.problems[0] if len(error.problems) == 1 else error}", file=sys.stderr)
+        complain("explain", error.problems[0] if len(error.problems) == 1 else error)
         sys.exit(2)

@@ -6,6 +6,7 @@ import difflib
 import sys
 from pathlib import Path
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.usage import helped
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> None:
         for folder in export(Path(given["run"]), given.get("checkpoint", LAST), Path(given["output"])):
             print(folder)
     except MaxentGrpoError as error:
-        print(f"export: {error}", file=sys.stderr)
+        complain("export", error)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.config.load import load_config, warnings
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> None:
     try:
         print(planned(parser().parse_intermixed_args(arguments)))
     except MaxentGrpoError as error:
-        print(f"plan: {error}", file=sys.stderr)
+        complain("plan", error)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
@@ -65,7 +66,7 @@ def planned(options: argparse.Namespace) -> str:
     """The text of the plan that the options ask for."""
     config = load_config([*options.overrides, "run.dry=true"], config_dir=options.config_dir, elsewhere=True)
     for sentence in warnings(config):
-        print(f"plan: warning: {sentence}", file=sys.stderr)
+        complain("plan", f"warning: {sentence}")
     from maxent_grpo.training.preview.plan import Lengths, Machines, make_plan, outlook
     from maxent_grpo.training.preview.plan_text import plan_text
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.run_argument import require_run
 from maxent_grpo.errors import MaxentGrpoError
 from maxent_grpo.report.read import read_versions
@@ -77,14 +78,15 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     require_run(parser, options.run)
     with _warnings():
-        _replay(parser, options)
+        _replay(options)
 
 
-def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _replay(options: argparse.Namespace) -> None:
     try:
         plan = plan_replay(options.run, options.step)
     except MaxentGrpoError as error:
-        parser.exit(2, f"replay: {error}\n")
+        complain("replay", error)
+        sys.exit(2)
     _say(_origin(plan))
     for line in _versions(plan):
         _say(line)
@@ -93,7 +95,8 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         with tempfile.TemporaryDirectory(prefix="replay-") as folder:
             replayed = perform_replay(plan, Path(folder), [_Steps(plan)])
     except MaxentGrpoError as error:
-        parser.exit(1, f"replay: {error}\n")
+        complain("replay", error)
+        sys.exit(1)
     for line in _json_lines(replayed) if options.json else _table(replayed, options.rows):
         print(line)
     difference = first_difference(plan, replayed)

@@ -9,6 +9,7 @@ import webbrowser
 from glob import glob, has_magic
 from pathlib import Path
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.read import METRICS_FILE, in_number_order, is_run, runs_in
 
@@ -72,9 +73,9 @@ def main(arguments: list[str]) -> None:
     try:
         for page in _pages(options):
             if options.open and not webbrowser.open(page.resolve().as_uri()):
-                print(f"no browser could be started: open {page} yourself", file=sys.stderr)
+                complain(parser.prog, f"no browser could be started: open {page} yourself")
     except DataError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        complain(parser.prog, error)
         sys.exit(2)
 
 

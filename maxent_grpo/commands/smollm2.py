@@ -6,6 +6,7 @@ import argparse
 import sys
 from importlib.util import find_spec
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.config.model import CACHE
 from maxent_grpo.errors import ConfigError
 
@@ -27,4 +28,5 @@ def main(arguments: list[str]) -> None:
     try:
         prepare(cache_dir)
     except ConfigError as error:
-        sys.exit(f"python -m maxent_grpo smollm2: {error}")
+        complain("python -m maxent_grpo smollm2", error)
+        sys.exit(1)

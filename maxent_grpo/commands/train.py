@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
 from maxent_grpo.config.compositions import CONFIG_NAME
@@ -25,7 +26,6 @@ from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.resumed import with_run_overrides
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import register
 from maxent_grpo.errors import (
     CheckpointError,
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_status(error))
     except KeyboardInterrupt:  # between jobs, or outside of training: inside it is a wish to stop, which saves
         if here.is_main or has_begun:
-            print(f"{program()}: interrupted", file=sys.stderr)
+            complain(program(), "interrupted")
         sys.exit(INTERRUPTED)
 
 
@@ -138,7 +138,7 @@ def hydra_main(config: DictConfig) -> None:
     try:
         checked = check(config)
         for sentence in warnings(checked):
-            print(f"{program()}: warning: {sentence}", file=sys.stderr)
+            complain(program(), f"warning: {sentence}")
         if sys.stdout.isatty() and checked.logging.console is not Console.silent:
             # for some seconds there is nothing else to see
             print("loading torch and transformers", flush=True)
@@ -168,7 +168,7 @@ def _tell(error: MaxentGrpoError, here: Place) -> None:
     if isinstance(error, PeerError) and error.is_said:
         return
     name = "" if here.is_main or isinstance(error, PeerError) else f"{here.name}: "
-    print(f"{program()}: {name}{redacted(str(error))}", file=sys.stderr)
+    complain(program(), f"{name}{error}")
 
 
 def _no_sweep_of(here: Place) -> str:

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from maxent_grpo.commands.complain import complain
 from maxent_grpo.config.installed import find_module, has_wandb_key
 from maxent_grpo.config.logging import WandbConfig
 from maxent_grpo.telemetry.workspace import SECTIONS, STEP, TABLE, PanelSpec, family_pattern
@@ -110,5 +111,5 @@ def _own_entity() -> str:
 
 
 def _refuse(sentence: str, status: int) -> None:
-    print(f"{PROGRAM}: {sentence}", file=sys.stderr)
+    complain(PROGRAM, sentence)
     sys.exit(status)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from support.runs import configured
 
-from maxent_grpo.commands.train import main
+from maxent_grpo.__main__ import main
 from maxent_grpo.config.resumed import with_run_overrides, write_overrides
 from maxent_grpo.config.secrets import MARK, redacted, redacted_tree
 from maxent_grpo.errors import ConfigError
@@ -61,10 +61,36 @@ def test_settings_that_lost_a_secret_are_not_run_with(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_messages_on_the_terminal_hold_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+ADDRESSED = ("generation=vllm", "generation.vllm.url='http://user:password@host,nowhere'")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [("train", *ADDRESSED), ("plan", *ADDRESSED)],
+    ids=lambda typed: typed[0],
+)
+def test_messages_on_the_terminal_hold_no_secret(typed: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["generation=vllm", "generation.vllm.url='http://user:password@host,nowhere'"])
+        main(list(typed))
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert f"generation.vllm.url=http://{MARK}@host,nowhere: nowhere is not the address of a server" in said
     assert "password" not in said
+
+
+def test_a_setting_is_explained_without_its_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", "generation.vllm.url", *ADDRESSED])
+    said = capsys.readouterr().out
+    assert f"http://{MARK}@host,nowhere" in said
+    assert "password" not in said
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export", "report"])
+def test_a_path_with_a_key_in_it_is_not_repeated(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "outputs/hf_abcdefghijklmnop"
+    typed = {"evaluate": [f"run={path}"], "export": [f"run={path}", "output=there"], "report": [path]}
+    with pytest.raises(SystemExit):
+        main([command, *typed[command]])
+    said = capsys.readouterr().err
+    assert f"outputs/{MARK}" in said
+    assert "abcdefghijklmnop" not in said
