@@ -6,7 +6,8 @@ from pathlib import Path
 
 from maxent_grpo.commands.generated_page import page_file, write_page
 from maxent_grpo.training.metric_goals import better
-from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, MetricInfo
+from maxent_grpo.training.metric_table import METRICS, UNREPRODUCED, MetricInfo
+from maxent_grpo.training.types.metric_groups import GROUPS
 
 PAGE = "metrics.md"
 HEADER = """\

@@ -77,7 +77,7 @@ class VllmEngineConfig:
     startup_seconds: float = 600.0
     """How long an engine may take until it answers [s]."""
     extra_args: list[str] = field(default_factory=list[str])
-    """Further arguments of a server's command line, such as [--enable-prefix-caching]."""
+    """Further arguments of a server's command line, as in [--enable-prefix-caching], which is a list of one."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from maxent_grpo.commands.metrics_docs import metrics_file, metrics_reference
 from maxent_grpo.report.read import read_metrics
 from maxent_grpo.training import samplers
 from maxent_grpo.training.generation.local import LocalGenerator
-from maxent_grpo.training.metric_table import GROUPS, METRICS, UNREPRODUCED, metric_entry, metric_group, metric_info
+from maxent_grpo.training.metric_table import METRICS, UNREPRODUCED, metric_entry, metric_group, metric_info
+from maxent_grpo.training.types.metric_groups import GROUPS
 
 MIXED_GROUPS = (
     "reward.terms.task=0.5",
