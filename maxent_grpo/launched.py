@@ -43,6 +43,18 @@ def place() -> Place:
     return Place(_number("RANK", 0), max(_number("WORLD_SIZE", 1), 1), _number("LOCAL_RANK", 0))
 
 
+def launched_alike(command: str) -> str:
+    """The command for as many processes as there are now, by torchrun; of several machines, which must find each other, it leaves
+    `RENDEZVOUS` to be filled in."""
+    size = place().size
+    if size == 1:
+        return command
+    local = _number("LOCAL_WORLD_SIZE", size)
+    machines = "" if local == size else f"--nnodes {size // local} RENDEZVOUS "
+    script = command.removeprefix("python ") if command.startswith("python ") else f"--no-python {command}"
+    return f"torchrun {machines}--nproc_per_node {local} {script}"
+
+
 def leave_word_to_main(status: int) -> None:
     """Wait for the main process to say what is wrong here as well, and for the launcher to end this process for that.
 

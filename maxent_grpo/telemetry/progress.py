@@ -8,6 +8,7 @@ from pathlib import Path
 
 from maxent_grpo.config.installed import train_command
 from maxent_grpo.config.quoting import setting_word
+from maxent_grpo.launched import launched_alike
 from maxent_grpo.report.read import METRICS_FILE, PAGE_FILE, PICTURE_FILE, evaluated_ks
 
 MISSING = "-"
@@ -117,8 +118,8 @@ def evaluation_table(first: Mapping[str, float], last: Mapping[str, float], step
 
 
 def resume_command(run_dir: Path) -> str:
-    """The shell command that continues the run."""
-    return f"{train_command()} {setting_word('checkpoint.resume_from', str(run_dir))}"
+    """The shell command that continues the run, in as many processes as it has now."""
+    return launched_alike(f"{train_command()} {setting_word('checkpoint.resume_from', str(run_dir))}")
 
 
 def where_to_look(run_dir: Path) -> list[str]:

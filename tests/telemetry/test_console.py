@@ -1,5 +1,6 @@
 import io
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,16 @@ def test_the_resume_command_survives_shell_and_hydra() -> None:
         words = shlex.split(resume_command(Path(folder)))
         assert len(words) == 3
         assert OverridesParser.create().parse_override(words[2]).value() == folder
+
+
+def test_a_run_of_several_processes_is_continued_by_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    script = "train.py checkpoint.resume_from=outputs/a"
+    assert resume_command(Path("outputs/a")) == f"torchrun --nproc_per_node 4 {script}"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert resume_command(Path("outputs/a")) == f"torchrun --nnodes 2 RENDEZVOUS --nproc_per_node 2 {script}"
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/maxent-grpo"])
+    assert "--nproc_per_node 2 --no-python maxent-grpo checkpoint." in resume_command(Path("outputs/a"))
 
 
 def test_the_end_says_where_to_look(tmp_path: Path) -> None:
