@@ -20,10 +20,10 @@ from experiments.mode_coverage.verdicts import verdicts
 
 PILOT_STEPS = 600
 CAPTIONS = {
-    "confirmatory_curves": "Colouring: coverage@8 and pass@1 against sampled tokens; shades reach from the lowest to the highest pair",
+    "confirmatory_curves": "Colouring: coverage@8 and pass@1 against sampled tokens and CPU time; shades reach from the lowest to the highest pair",
     "confirmatory_effects": "Colouring: differences from dr_grpo with 95% intervals, and every pair's",
     "confirmatory_passk": "Colouring: pass@k and coverage@k against k",
-    "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens",
+    "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens and CPU time",
     "doses": "Coverage@8 and pass@1 against λ",
 }
 """Figures that the page shows once their runs are there."""

@@ -38,23 +38,31 @@ def draw_figures(results: Results, folder: Path) -> list[Path]:
     return drawn
 
 
+SPENT = (("tokens", "sampled tokens [million]", 1e6), ("cpu_seconds", "CPU time [s]", 1.0))
+"""What a curve is drawn against: field of the record, words, divisor."""
+
+
 def curves(results: Results, part: Part) -> Any:
-    """The primary outcome and pass@1 against sampled tokens; lines are means, shades reach from the lowest to the highest pair."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6))
-    for axis, measure in zip(axes, (PRIMARY, HARM), strict=True):
-        for arm in part.arms:
-            runs = list(results.runs(part.name, arm.name).values())
-            if not runs:
-                continue
-            length = min(len(record["curve"]) for record in runs)
-            values = np.array([[point[measure] for point in record["curve"][:length]] for record in runs])
-            tokens = np.mean([[point["tokens"] for point in record["curve"][:length]] for record in runs], axis=0) / 1e6
-            colour = COLOURS.get(arm.name)
-            axis.plot(tokens, values.mean(axis=0), label=arm.name, color=colour, lw=1.6)
-            axis.fill_between(tokens, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.12, lw=0)
-        axis.set(xlabel="sampled tokens [million]", title=measure)
-    axes[0].legend(fontsize=7, frameon=False)
+    """The primary outcome and pass@1 against sampled tokens and CPU time; lines are means, shades reach from the lowest to the
+    highest pair."""
+    figure, axes = plt.subplots(2, 2, figsize=(10.5, 6.6), sharey="col")
+    for row, (spent, words, unit) in zip(axes, SPENT, strict=True):
+        for axis, measure in zip(row, (PRIMARY, HARM), strict=True):
+            for arm in part.arms:
+                runs = list(results.runs(part.name, arm.name).values())
+                if runs:
+                    length = min(len(record["curve"]) for record in runs)
+                    values, cost = (_over_runs(runs, name, length) for name in (measure, spent))
+                    colour, along = COLOURS.get(arm.name), cost.mean(axis=0) / unit
+                    axis.plot(along, values.mean(axis=0), label=arm.name, color=colour, lw=1.6)
+                    axis.fill_between(along, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.12, lw=0)
+            axis.set(xlabel=words, title=measure)
+    _name_arms(axes[0][1])
     return figure
+
+
+def _over_runs(runs: Sequence[Record], name: str, length: int) -> Any:
+    return np.array([[point[name] for point in record["curve"][:length]] for record in runs])
 
 
 def forest(results: Results, part: Part) -> Any:
@@ -77,7 +85,7 @@ def forest(results: Results, part: Part) -> Any:
 
 def pass_at_k(results: Results, part: Part) -> Any:
     """pass@k and coverage@k against k at the end of training, and of the start."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6))
+    figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.6))
     for axis, measure in zip(axes, ("pass", "coverage"), strict=True):
         for arm in part.arms:
             runs = list(results.runs(part.name, arm.name).values())
@@ -90,7 +98,7 @@ def pass_at_k(results: Results, part: Part) -> Any:
         axis.set_xscale("log", base=2)
         axis.set_xticks(KS, list(map(str, KS)))
         axis.set(xlabel="k", title=f"{measure}@k")
-    axes[0].legend(fontsize=7, frameon=False)
+    _name_arms(axes[1])
     return figure
 
 
@@ -108,12 +116,17 @@ def doses(results: Results, part: Part) -> Any:
     return figure
 
 
+def _name_arms(axis: Any) -> None:
+    """The legend beside the panels, where it lies on no line."""
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
+
+
 def _over_k(runs: Sequence[Record], measure: str, place: int) -> list[float]:
     return [float(np.mean([record["curve"][place][f"{measure}@{k}"] for record in runs])) for k in KS]
 
 
 def _save(figure: Any, path: Path) -> Path:
-    figure.tight_layout()
+    figure.tight_layout(w_pad=2.5)
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
     return path
