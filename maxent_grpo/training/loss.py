@@ -72,13 +72,7 @@ def compute_loss(
     zero = torch.where(mask, logp, torch.zeros_like(logp)).sum() * 0.0
     policy = zero
     if method.has_policy_term:
-        advantages = targets.advantages.unsqueeze(-1).expand_as(log_ratios)
-        objective = method.objective(ratios, logp, advantages)
-        if method.mismatch is not None:
-            objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
-        if targets.held_tokens is not None and method.selection is not None:
-            held = targets.held_tokens & mask
-            objective = objective - method.selection.kl_coef * torch.where(held, log_ratios.abs(), 0.0)
+        objective = policy_objective(logp, old, log_ratios, ratios, mask, targets, method)
         trained = mask if targets.trained_tokens is None else mask & targets.trained_tokens
         policy = zero - reduce_tokens(objective, trained, coefficients)
 
@@ -96,10 +90,7 @@ def compute_loss(
         score = sequence_score(
             scores.cur_logp_sum, mask.sum(dim=-1), mode=score_mode, score_length=weighting.score_length
         )
-        # the gradient of the whole group's cross-entropy, row by row: value from the group, slope from the coefficient
-        slope = targets.listwise_coefficient.detach()
-        row_terms = targets.listwise_value.detach() + slope * (score - score.detach())
-        listwise = method.listwise_scale / max(counts.groups, 1.0) * row_terms.sum()
+        listwise = method.listwise_scale / max(counts.groups, 1.0) * group_rows(score, targets).sum()
 
     clip_loss = None
     total = policy + kl + entropy + listwise
@@ -119,6 +110,25 @@ def compute_loss(
         entropy_loss=float(entropy.detach()),
     )
     return LossOutputs(total, scalars, scores.log_ratio_train, scores.denom_tok_tensor)
+
+
+def policy_objective(
+    logp: Tensor, old: Tensor, log_ratios: Tensor, ratios: Tensor, mask: Tensor, targets: SliceTargets, method: Method
+) -> Tensor:
+    """J_it, [n, T]: the method's surrogate, weighted by the mismatch of sampler and trainer, minus the pull on tokens that are held."""
+    objective = method.objective(ratios, logp, targets.advantages.unsqueeze(-1).expand_as(log_ratios))
+    if method.mismatch is not None:
+        objective = objective * method.mismatch(old, _required(targets.sampled_logp), mask)
+    if targets.held_tokens is not None and method.selection is not None:
+        held = targets.held_tokens & mask
+        objective = objective - method.selection.kl_coef * torch.where(held, log_ratios.abs(), 0.0)
+    return objective
+
+
+def group_rows(score: Tensor, targets: SliceTargets) -> Tensor:
+    """[n] rows that add up to the losses of their groups: the value is a share of the group's, the slope that of the row's score."""
+    slope = targets.listwise_coefficient.detach()
+    return targets.listwise_value.detach() + slope * (score - score.detach())
 
 
 def clipped_listwise(

@@ -32,7 +32,7 @@ from maxent_grpo.training.scoring.batch import RowRange
 from maxent_grpo.training.scoring.packing import ModelInputs
 from maxent_grpo.training.scoring.policy import TokenScorer, prefetched
 from maxent_grpo.training.slice_loss import SliceLoss, behaviour_logp, trainer_logp
-from maxent_grpo.training.targets import SequenceTargets, group_evidence, group_scores, sequence_targets
+from maxent_grpo.training.targets import GroupEvidence, SequenceTargets, group_evidence, group_scores, sequence_targets
 from maxent_grpo.training.token_selection import TokenChoice, choose_tokens, step_tokens
 from maxent_grpo.training.types.flops import Work
 from maxent_grpo.training.types.rewards import LossOutputs, SequenceScores
@@ -113,15 +113,9 @@ def _left_out(
     problem: str,
 ) -> StepReport:
     """The report of a step without an update: credit is as ever, what the passes would have measured is empty."""
-    scoring, method = ctx.scoring, _method(resources)
-    evidence = group_evidence(
-        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
-        experience.behaviour_scores, experience.counted,
-    )  # fmt: skip
     values = controller.values
-    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft).groups(
-        groups.first, groups.last
-    )
+    evidence = _evidence(experience, ctx.scoring)
+    targets = _credit(experience, evidence, groups, ctx.scoring, values, _method(resources))
     rate = float(ctx.optimization.handles.base_optimizer.param_groups[0]["lr"])
     return StepReport(
         experience, groups, targets, torch.zeros(len(groups), experience.group_size, dtype=torch.float64), [], StepSums(),
@@ -153,16 +147,11 @@ def _update(
     method, scorer = _method(resources), _scorer(resources)
     rows = scored_rows(experience, groups, scorer, grad_accum_steps=ctx.optimization.schedule.grad_accum_steps)
     counts = _global_counts(ctx, experience, groups, len(rows.pieces))  # the denominators
-    evidence = group_evidence(
-        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
-        experience.behaviour_scores, experience.counted,
-    )  # u_i, q_i  # fmt: skip
+    evidence = _evidence(experience, scoring)  # u_i, q_i
     informative = evidence.informative(groups.first, groups.last)
     controller.prepare(gathered(accelerator, informative))
     values = controller.values  # tau, beta of this step
-    targets = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft).groups(
-        groups.first, groups.last
-    )  # A_i, w_i
+    targets = _credit(experience, evidence, groups, scoring, values, method)  # A_i, w_i
     trained = rows.targets(targets)
     with clock.phase("policy"):
         look = None
@@ -173,26 +162,9 @@ def _update(
     if chosen is not None and method.selection is not None and method.selection.count_kept_only:
         counts = counts._replace(tokens=chosen.kept)
 
-    most = most_slices(accelerator, len(rows.pieces))
-    losses: list[LossOutputs] = []
-    sums, row_scores = StepSums(), _known_scores(rows, look, scoring)
+    row_scores = _known_scores(rows, look, scoring)
     share = SliceLoss(method, scoring, rows, trained, look, row_scores, values, counts, chosen)
-    for piece, chunks in clock.waiting("policy", _slices(ctx, scorer, rows)):
-        with clock.phase("policy"):
-            slopes = share.foreseen(piece, len(chunks), scorer, ctx.runtime)
-            raw = scorer.score(ctx.runtime.trained, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
-            scores, row_targets, loss = share(raw, piece)
-            why = partial(explain_loss, experience, share, piece, scores, row_targets, loss)
-            check_finite_loss(loss.loss, accelerator, step=step, explain=why)
-        with clock.phase("backward"):
-            backward(ctx.optimization, accelerator, loss.loss)
-        losses.append(loss)
-        fresh = step - 1 == experience.anchor_version
-        with clock.phase("measure"):
-            _measure(sums, scores, row_targets, rows, piece, scoring, method, fresh)
-    with clock.phase("policy"):
-        complete_gradient(ctx, scorer, experience.tokens, len(rows.pieces), most, step=step)
-
+    losses, sums = _gradient(ctx, experience, scorer, share, clock, step=step)
     observe_step(ctx, InnerStep(step, experience, groups, targets, informative, values, counts), clock)
     with clock.phase("optimizer"):
         why = partial(explain_gradient, ctx, experience, rows, share, scorer)
@@ -206,6 +178,59 @@ def _update(
         None if chosen is None else chosen.selected, method.mismatch is not None,
         rows.work(), int(global_sum(accelerator, [float(rows.mask.sum())])[0]), rows.groups,
     )  # fmt: skip
+
+
+def _gradient(
+    ctx: TrainingLoopContext,
+    experience: Experience,
+    scorer: TokenScorer,
+    share: SliceLoss,
+    clock: PhaseClock,
+    *,
+    step: int,
+) -> tuple[list[LossOutputs], StepSums]:
+    """The step's gradient, a sum over its slices, each run through the model by itself; their losses, and what was measured."""
+    accelerator, rows = ctx.runtime.accelerator, share.scored
+    most = most_slices(accelerator, len(rows.pieces))
+    fresh = step - 1 == experience.anchor_version
+    losses: list[LossOutputs] = []
+    sums = StepSums()
+    for piece, chunks in clock.waiting("policy", _slices(ctx, scorer, rows)):
+        with clock.phase("policy"):
+            slopes = share.foreseen(piece, len(chunks), scorer, ctx.runtime)
+            raw = scorer.score(ctx.runtime.trained, chunks, rows.width, slopes)  # log pi_theta(y_i | x)
+            scores, row_targets, loss = share(raw, piece)
+            why = partial(explain_loss, experience, share, piece, scores, row_targets, loss)
+            check_finite_loss(loss.loss, accelerator, step=step, explain=why)
+        with clock.phase("backward"):
+            backward(ctx.optimization, accelerator, loss.loss)
+        losses.append(loss)
+        with clock.phase("measure"):
+            _measure(sums, scores, row_targets, rows, piece, ctx.scoring, share.method, fresh)
+    with clock.phase("policy"):
+        complete_gradient(ctx, scorer, experience.tokens, len(rows.pieces), most, step=step)
+    return losses, sums
+
+
+def _evidence(experience: Experience, scoring: ScoringSettings) -> GroupEvidence:
+    """What the rollout says of its groups: utilities, the distribution over rewards, and the reference."""
+    return group_evidence(
+        experience.rewards, experience.valid, experience.complete, experience.reference, scoring.weighting,
+        experience.behaviour_scores, experience.counted,
+    )  # fmt: skip
+
+
+def _credit(
+    experience: Experience,
+    evidence: GroupEvidence,
+    groups: RowRange,
+    scoring: ScoringSettings,
+    values: ControllerValues,
+    method: Method,
+) -> SequenceTargets:
+    """Advantages and target weights of the step's groups."""
+    of_rollout = sequence_targets(experience.rewards, evidence, scoring.weighting, values, soft=method.soft)
+    return of_rollout.groups(groups.first, groups.last)
 
 
 def _choose(
