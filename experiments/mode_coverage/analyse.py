@@ -9,7 +9,7 @@ import argparse
 import csv
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.mode_coverage.effects import MEASURES, Results, read_results
@@ -18,6 +18,10 @@ from experiments.mode_coverage.table import HERE, read_study
 from experiments.mode_coverage.tables import cost, differences, levels, middles
 from experiments.mode_coverage.verdicts import verdicts
 
+PAGE = HERE / "README.md"
+FRONT = HERE.parents[1] / "README.md"
+"""The project's first page."""
+QUOTED = ("pass@1", "pass@8", "coverage@8", "H_valid")
 PILOT_STEPS = 600
 CAPTIONS = {
     "confirmatory_curves": "Colouring: coverage@8 and pass@1 against sampled tokens and CPU time; shades reach from the lowest to the highest pair",
@@ -34,8 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write everything; 1 when the README asks for a section that there is not."""
     parser = argparse.ArgumentParser(prog="python -m experiments.mode_coverage.analyse", description=__doc__)
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the records")
-    parser.add_argument("--page", type=Path, default=HERE / "README.md", help="page whose sections are written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page whose sections are written")
+    parser.add_argument(
+        "--front", type=Path, help="page that quotes some of them; beside the study's own, the project's"
+    )
     given = parser.parse_args(arguments)
+    front = given.front or (FRONT if given.page == PAGE else None)
     results = read_results(read_study(), given.results)
     parts = sections(results)
     text = given.page.read_text(encoding="utf-8")
@@ -43,16 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"{given.page} asks for {sorted(unknown)}: there are {', '.join(parts)}", file=sys.stderr)
         return 1
-    given.page.write_text(MARKS.sub(lambda found: found[1] + parts[found["name"]] + found[3], text), encoding="utf-8")
+    for page in filter(None, (given.page, front)):
+        write_sections(page, parts)
     write_summary(results, given.page.parent / "summary.csv")
     drawn = draw_figures(results, given.page.parent / "figures")
     print(f"{len(results.records)} runs: {given.page}, summary.csv, {len(drawn)} figures")
     return 0
 
 
+def write_sections(page: Path, parts: Mapping[str, str]) -> None:
+    """Write what stands between the marks of a page, of the sections that there are; other marks belong to others."""
+    text = page.read_text(encoding="utf-8")
+    written = MARKS.sub(
+        lambda found: found[1] + parts[found["name"]] + found[3] if found["name"] in parts else found[0], text
+    )
+    page.write_text(written, encoding="utf-8")
+
+
 def sections(results: Results) -> dict[str, str]:
     """Everything that the page can quote, by the name in its marks."""
     found = {"verdicts": "\n".join(verdicts(results)) + "\n", "cost": cost(results)}
+    found["study-levels"] = levels(results, results.study.parts["confirmatory"], of=QUOTED)
     for name, caption in CAPTIONS.items():
         ran = any(of == name.partition("_")[0] for of, _, _ in results.records)
         found[f"figure-{name}"] = f"![{caption}](figures/{name}.png)" if ran else ""

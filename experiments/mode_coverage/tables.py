@@ -28,8 +28,8 @@ TITLES = {"kl_to_optimum": "KL(π*‖π)", "H_valid": "H_valid"}
 SIGNED = "+.3f"
 
 
-def levels(results: Results, part: Part, steps: int | None = None) -> str:
-    """Mean ± sd over pairs of every measure of every arm at ``steps``; the first row is the start."""
+def levels(results: Results, part: Part, steps: int | None = None, of: Sequence[str] = MEASURES) -> str:
+    """Mean ± sd over pairs of the measures of every arm at ``steps``; the first row is the start."""
     steps = part.steps if steps is None else steps
     base = results.baseline(part)
     arms = [(arm.name, results.runs(part.name, arm.name)) for arm in part.arms]
@@ -39,7 +39,7 @@ def levels(results: Results, part: Part, steps: int | None = None) -> str:
     if BASELINE not in dict(ran) and base:
         pairs = {pair for _, runs in ran for pair in runs}
         ran.insert(0, (BASELINE, {pair: record for pair, record in base.items() if pair in pairs}))
-    measures = [name for name in MEASURES if any(spread(runs, name, steps) for _, runs in ran)]
+    measures = [name for name in of if any(spread(runs, name, steps) for _, runs in ran)]
     lines: list[tuple[str, ...]] = [("arm", "runs", *(TITLES.get(name, name) for name in measures), "CPU s")]
     start = ran[0][1]
     lines.append(("start", str(len(start)), *(_spread(spread(start, name, 0)) for name in measures), ""))
@@ -115,7 +115,12 @@ def _cost(runs: dict[int, Record], steps: int) -> str:
 
 
 def _p(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.4f}"
+    return "" if value is None or math.isnan(value) else chance(value)
+
+
+def chance(p: float) -> str:
+    """A p-value; one that four digits would make 0 is said to be below what they show."""
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _interval(each: Effect) -> str:

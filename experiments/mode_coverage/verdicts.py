@@ -17,6 +17,7 @@ from experiments.mode_coverage.effects import (
     growth,
 )  # fmt: skip
 from experiments.mode_coverage.table import Part
+from experiments.mode_coverage.tables import chance
 from maxent_grpo.stats.seed_tests import equivalence, sign_flip
 
 LEVEL = 0.05
@@ -44,6 +45,11 @@ def verdicts(results: Results) -> list[str]:
     ]
 
 
+def _p(value: float) -> str:
+    text = chance(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
 def _found(results: Results, part: Part, arm: str, measure: str) -> Effect | None:
     return effect(results.runs(part.name, arm), results.baseline(part), arm, measure, part.steps)
 
@@ -62,7 +68,7 @@ def _higher(results: Results, part: Part, arm: str) -> str:
         far = max(abs(again.interval.low), abs(again.interval.high))
         if found.mean <= far:
             word = "**does not hold**: no larger than the difference of two runs of the baseline"
-    return f"{word}, {found.mean:+.3f}, p = {found.p:.4f}{_state(results, part)}"
+    return f"{word}, {found.mean:+.3f}, {_p(found.p)}{_state(results, part)}"
 
 
 def _no_harm(results: Results, part: Part, arm: str) -> str:
@@ -72,9 +78,7 @@ def _no_harm(results: Results, part: Part, arm: str) -> str:
     tests = found.equivalence
     word = "**holds**" if tests.p_above < LEVEL else "**does not hold**"
     equal = "equal within 3 points" if tests.p < LEVEL else "not shown to be equal within 3 points"
-    return (
-        f"{word}, {found.mean:+.3f}, p = {tests.p_above:.4f}; {equal} (TOST p = {tests.p:.4f}){_state(results, part)}"
-    )
+    return f"{word}, {found.mean:+.3f}, {_p(tests.p_above)}; {equal} (TOST {_p(tests.p)}){_state(results, part)}"
 
 
 def _grows(results: Results, part: Part) -> str:
@@ -90,7 +94,7 @@ def _change(values: list[float], sign: int, state: str) -> str:
         return NEED
     p = sign_flip(values).p
     word = "**holds**" if p < LEVEL and sign * fmean(values) > 0 else "**does not hold**"
-    return f"{word}, {fmean(values):+.3f}, p = {p:.4f}{state}"
+    return f"{word}, {fmean(values):+.3f}, {_p(p)}{state}"
 
 
 def _as_good(results: Results, part: Part, arm: str) -> str:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pytest
 
-from experiments.mode_coverage.analyse import MARKS, main, sections
+from experiments.mode_coverage.analyse import FRONT, MARKS, PAGE, main, sections
 from experiments.mode_coverage.collect import DIVERGED, has_diverged
 from experiments.mode_coverage.effects import BASELINE, PRIMARY, at, effects, read_results
 from experiments.mode_coverage.table import HERE, read_study
@@ -38,6 +38,17 @@ def test_tables_figures_and_summary_come_from_the_records_and_are_the_same_each_
     assert "| `maxent` | 6 | " in text
     assert "(the part is not finished)" in text  # eight pairs and seven arms were planned
     assert "Not run yet." in text  # of countdown there is nothing
+
+
+def test_the_committed_pages_and_summary_are_what_the_committed_records_give(tmp_path: Path) -> None:
+    page, front = shutil.copy(PAGE, tmp_path / "README.md"), shutil.copy(FRONT, tmp_path / "front.md")
+    assert main(["--page", str(page), "--front", str(front)]) == 0
+    assert page.read_text() == PAGE.read_text()
+    assert front.read_text() == FRONT.read_text()
+    assert (tmp_path / "summary.csv").read_text() == (HERE / "summary.csv").read_text()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        path.name for path in (HERE / "figures").iterdir()
+    }
 
 
 def test_differences_and_their_chances_are_those_of_the_pairs() -> None:
