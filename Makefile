@@ -58,7 +58,7 @@ study: .venv/.dev  ## experiments/mode_coverage, PART=confirmatory or all parts;
 	$(BIN)/python -m experiments.mode_coverage.analyse
 
 scale-model: .venv/.bench  ## simulate the time of a step on 1 to 64 GPUs and check it against two processes here, about 2 minutes
-	$(BIN)/python -m benchmarks.scale_model $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.scale_model $(ARGS)
 
 browser:  ## install Chromium, which the tests look at reports with, unless there is one or CHROMIUM names it
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable \

@@ -62,9 +62,16 @@ def phase_seconds(rows: Sequence[Mapping[str, Any]], drop: int) -> dict[str, flo
 
 
 def line(small: float, large: float, at_small: float, at_large: float) -> tuple[float, float]:
-    """(a, b) of a + b x through two measurements, both at least 0."""
-    slope = max(0.0, (large - small) / (at_large - at_small))
-    return max(0.0, small - slope * at_small), slope
+    """(a, b) of a + b x through two measurements, both at least 0.
+
+    Where the line through both would have one below 0, that one is 0 and the line goes through the larger measurement, from which
+    is foretold.
+    """
+    slope = (large - small) / (at_large - at_small)
+    first = small - slope * at_small
+    if slope < 0:
+        return large, 0.0
+    return (first, slope) if first >= 0 else (0.0, large / at_large)
 
 
 def load_of(work: Work, prompts: int) -> Load:

@@ -72,4 +72,5 @@ def test_the_quickest_step_counts_and_what_has_no_cost_is_the_rest() -> None:
 
     rows = [row(0, 1.0), row(1, 4.5), row(2, 9.0), row(3, 6.0)]
     assert phase_seconds(rows, drop=1) == {**dict.fromkeys(PHASES, 1.0), "rest": 2.0}
-    assert line(3.0, 2.0, 1.0, 2.0) == (3.0, 0.0)  # noise makes no negative costs
+    assert line(3.0, 2.0, 1.0, 2.0) == (2.0, 0.0)  # noise makes no negative costs
+    assert line(1.0, 3.0, 1.0, 2.0) == (0.0, 1.5)  # and what is foretold from the larger measurement agrees with it
