@@ -16,8 +16,9 @@ STUDY = read_study()
 
 
 def composed(part: Part, arm: str, pair: int, folder: Path) -> RootConfig:
-    """The settings of one run, through the gates."""
-    return load_config([f"experiment={arm}", f"{START}={pair}"], config_dir=write_presets(STUDY, part, folder))
+    """The settings of one run, through the gates; what it needs need not be on this machine."""
+    overrides = [f"experiment={arm}", f"{START}={pair}"]
+    return load_config(overrides, config_dir=write_presets(STUDY, part, folder), elsewhere=True)
 
 
 def test_runs_of_a_pair_share_a_start_and_only_the_second_baseline_has_other_seeds(tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ RULE_SENTENCES: list[tuple[dict[str, object], str, list[str]]] = [
     ),
     (
         {},
-        "maxent model=smollm2 model.warm_start.enabled=true model.lora.enabled=true",
+        "maxent model=hf model.name=owner/name model.warm_start.enabled=true model.lora.enabled=true",
         [
             "model.lora.enabled=true with model.warm_start.enabled=true: an adapter belongs to the weights it was trained on, and "
             "would be written for the published ones, which the warm start has changed; use model.lora.enabled=false, or "
