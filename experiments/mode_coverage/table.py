@@ -73,8 +73,7 @@ class Study:
         The seed of the run follows ``START``, which the sweep varies, and so does that of the initial weights where a model is
         made here.
         """
-        task = self.tasks[part.task]
-        choice = self._base_of(task).then(task).then(arm.choice)
+        choice = self._of_task(part).then(arm.choice)
         follows = "${" + START + "}"
         settings: dict[str, Any] = {
             **choice.set,
@@ -92,16 +91,16 @@ class Study:
 
     def completions_of_a_step(self, part: Part) -> int:
         """What a step of the baseline samples; every arm is compared after as many of them as there are steps."""
-        task = self.tasks[part.task]
-        settings = self._base_of(task).then(task).set
+        settings = self._of_task(part).set
         return settings["generation.num_generations"] * settings["optimization.prompts_per_step"]
 
-    def _base_of(self, task: Choice) -> Choice:
-        """The base for a task: one that chooses another model takes none of the base's settings of its model."""
-        if task.choose.get(MODEL, self.base.choose[MODEL]) == self.base.choose[MODEL]:
-            return self.base
-        kept = {path: value for path, value in self.base.set.items() if not path.startswith(f"{MODEL}.")}
-        return Choice(self.base.choose, kept)
+    def _of_task(self, part: Part) -> Choice:
+        """What all arms of a part have; a task that chooses another model takes none of the base's settings of its model."""
+        base, task = self.base, self.tasks[part.task]
+        if task.choose.get(MODEL, base.choose[MODEL]) != base.choose[MODEL]:
+            kept = {path: value for path, value in base.set.items() if not path.startswith(f"{MODEL}.")}
+            base = Choice(base.choose, kept)
+        return base.then(task)
 
 
 def read_study(path: Path = TABLE) -> Study:

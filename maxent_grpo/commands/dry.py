@@ -8,7 +8,7 @@ from hydra._internal.hydra import Hydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from maxent_grpo.commands.complain import complain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.compose import hydra_session, with_search_path
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.installed import program

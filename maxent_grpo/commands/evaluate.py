@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.evaluate_text import AskedProblems, show_result
 from maxent_grpo.commands.usage import helped
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.evaluated import read_request
 from maxent_grpo.config.resolve import chosen_options
 from maxent_grpo.errors import ConfigError, MaxentGrpoError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.explain_text import explain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 

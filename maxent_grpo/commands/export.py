@@ -6,8 +6,8 @@ import difflib
 import sys
 from pathlib import Path
 
-from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.usage import helped
+from maxent_grpo.config.complain import complain
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 
 DESCRIPTION = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from maxent_grpo.commands.complain import complain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.load import load_config, warnings
 from maxent_grpo.errors import ConfigError, MaxentGrpoError
 

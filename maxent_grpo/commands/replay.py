@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.run_argument import require_run
+from maxent_grpo.config.complain import complain
 from maxent_grpo.errors import MaxentGrpoError
 from maxent_grpo.report.read import read_versions
 from maxent_grpo.telemetry.quiet import QuietWriter

@@ -9,7 +9,7 @@ import webbrowser
 from glob import glob, has_magic
 from pathlib import Path
 
-from maxent_grpo.commands.complain import complain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.read import METRICS_FILE, in_number_order, is_run, runs_in
 

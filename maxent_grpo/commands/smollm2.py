@@ -6,7 +6,7 @@ import argparse
 import sys
 from importlib.util import find_spec
 
-from maxent_grpo.commands.complain import complain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.model import CACHE
 from maxent_grpo.errors import ConfigError
 

@@ -15,9 +15,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from maxent_grpo.commands.complain import complain
 from maxent_grpo.commands.dry import describe_run
 from maxent_grpo.commands.help import help_text
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.installed import program, train_command
 from maxent_grpo.config.load import check, compose_checked, config_directory, load_config, warnings

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from maxent_grpo.commands.complain import complain
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.installed import find_module, has_wandb_key
 from maxent_grpo.config.logging import WandbConfig
 from maxent_grpo.telemetry.workspace import SECTIONS, STEP, TABLE, PanelSpec, family_pattern

@@ -27,8 +27,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+from maxent_grpo.config.complain import complain
 from maxent_grpo.config.installed import program
-from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError, MaxentGrpoError, PeerError
 from maxent_grpo.launched import Place
 
@@ -176,7 +176,7 @@ class PeerWatch(threading.Thread):
     def _end(self, error: PeerError) -> None:
         """End the process in place of its main thread."""
         if not error.is_said:
-            print(f"{program()}: {redacted(str(error))}", file=sys.stderr)
+            complain(program(), error)
         if self.close is not None:
             # the main thread may hold what closing waits for
             closing = threading.Thread(target=self.close, args=(error,), daemon=True)
