@@ -50,7 +50,7 @@ def help_text(command: str = COMMAND) -> str:
             lines.append(f" {mark} {name:<{width}}  {_first_line(node)}")
     lines += ["", f"{PRESETS} (conf/{PRESETS}/)"]
     for file in presets:
-        lines.append(f"   {file.stem:<{width}}  {_claim(file.read_text(encoding='utf-8'))}")
+        lines.append(f"   {file.stem:<{width}}  {claim_of(file.read_text(encoding='utf-8'))}")
     return "\n".join([*lines, "", TAIL]).replace(COMMAND, command)
 
 
@@ -58,8 +58,9 @@ def _first_line(node: type) -> str:
     return (node.__doc__ or "").strip().splitlines()[0]
 
 
-def _claim(preset: str) -> str:
-    """The claim in a preset's header: what follows `# claim:` up to an empty comment or the end of the header."""
+def claim_of(preset: str) -> str:
+    """What follows `# claim:` in a preset, up to an empty comment or the end of the header; empty where it states none."""
     _, _, rest = preset.partition("# claim:")
-    lines = [rest.splitlines()[0], *itertools.takewhile(lambda line: line.startswith("# "), rest.splitlines()[1:])]
+    first, *others = rest.splitlines() or [""]
+    lines = [first, *itertools.takewhile(lambda line: line.startswith("# "), others)]
     return " ".join(line.removeprefix("#").strip() for line in lines)

@@ -13,6 +13,7 @@ from support.called import Said, called
 from support.imports import HEAVY, imported
 
 from maxent_grpo.__main__ import main as package
+from maxent_grpo.commands.help import claim_of
 from maxent_grpo.commands.train import main
 from maxent_grpo.config.compose import config_directory
 from maxent_grpo.config.declared import groups, options
@@ -128,6 +129,23 @@ def test_help_lists_every_group_option_and_preset() -> None:
         assert any(line[3:].startswith(f"{name} ") and line.endswith(meaning) for line in lines)
     for preset in (REPOSITORY / "conf" / "experiment").glob("*.yaml"):
         assert any(line.strip().startswith(f"{preset.stem} ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("preset", "claim"),
+    [
+        (
+            "# @package _global_\n# claim: it learns,\n# and forgets nothing\n#\n# by way of\nmodel: {}\n",
+            "it learns, and forgets nothing",
+        ),
+        ("# claim: it learns\nmodel: {}\n", "it learns"),
+        ("# claim:", ""),
+        ("model: {}\n", ""),
+        ("", ""),
+    ],
+)
+def test_help_gives_the_claim_of_a_preset_where_it_states_one(preset: str, claim: str) -> None:
+    assert claim_of(preset) == claim
 
 
 def test_a_sweep_of_bad_jobs_names_each_and_fails(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_run_out_of_time_saves_in_time_and_goes_on(tmp_path: Path) -> None:
     config = configured(tmp_path / "run", *long, settings={"run.max_hours": 4 / 3600})
     began = time.monotonic()
     result = run_from_config(config)
-    assert time.monotonic() - began < 4.0
+    assert time.monotonic() - began < 8.0  # not 4: a machine may stand still for longer than the two turns kept back
     assert (result.stopped, EXIT_STATUS[result.stopped]) == (StopCause.time_limit, 75)
     assert 0 < result.global_step < 2000
     last = metric_lines(tmp_path / "run")[-1]["step"]
