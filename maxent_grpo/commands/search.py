@@ -69,7 +69,7 @@ def run_search(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Tas
         SweepFailure(
             [f"{key}={value}" for key, value in each.changed.items()],
             each.problems or ["ended without finishing"],
-            each.is_config_error,
+            each.exit_status or 1,
         )
         for each in records
         if each.standing is not Standing.finished

@@ -31,9 +31,9 @@ from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.read import MULTIRUN_FILE
 from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, sort_command, text_of
-from maxent_grpo.sweeps.failure import SweepError, SweepFailure
+from maxent_grpo.sweeps.failure import WRONG_SETTINGS, SweepError, SweepFailure
 from maxent_grpo.sweeps.grid import Grid, plan_grid
-from maxent_grpo.sweeps.job import SweepJob, problems_of
+from maxent_grpo.sweeps.job import SweepJob, exit_status, problems_of
 from maxent_grpo.sweeps.launchers import batch_size, is_basic, jobs_at_once, talks_here, threads_of_a_job
 from maxent_grpo.sweeps.owner import owned
 from maxent_grpo.sweeps.plan import RESUME, Action, decide, find_sweep, plan_text, require_same
@@ -84,7 +84,9 @@ def _run_grid(hydra: Hydra, master: DictConfig, command: SweepCommand, job: Task
         found = find_sweep(Path(master.hydra.sweep.dir), grid.jobs)
         master = command.master(hydra, f"{SWEEP_DIR}={quoted(str(found))}")
     folder = Path(os.path.abspath(master.hydra.sweep.dir))
-    failures = {each.name: SweepFailure(each.overrides, each.problems, True) for each in grid.jobs if each.problems}
+    failures = {
+        each.name: SweepFailure(each.overrides, each.problems, WRONG_SETTINGS) for each in grid.jobs if each.problems
+    }
     results: list[JobReturn] = []
     if is_dry:
         failures |= _describe(hydra, master, command, grid, folder)
@@ -184,14 +186,14 @@ def _unfinished(
         if result is not None and result.status is JobStatus.FAILED:
             # asking for the return value would print a line of Hydra's
             error = result._return_value
-            yield job.name, SweepFailure(job.overrides, problems_of(error), isinstance(error, ConfigError))
+            yield job.name, SweepFailure(job.overrides, problems_of(error), exit_status(error))
         elif record.standing is Standing.failed:
-            yield job.name, SweepFailure(job.overrides, record.problems, record.is_config_error)
+            yield job.name, SweepFailure(job.overrides, record.problems, record.exit_status or 1)
         elif record.standing is Standing.running:
-            yield job.name, SweepFailure(job.overrides, ["still runs in another process"], False)
+            yield job.name, SweepFailure(job.overrides, ["still runs in another process"], 1)
         else:
             said = "; ".join(record.problems) or f"ended without finishing{trouble}"
-            yield job.name, SweepFailure(job.overrides, [said], False)
+            yield job.name, SweepFailure(job.overrides, [said], record.exit_status or 1)
 
 
 def _finish(folder: Path, command: SweepCommand) -> None:
@@ -223,7 +225,7 @@ def _describe(
     lines = [(number, _job_line(job, folder)) for number, job in enumerate(grid.jobs) if not job.problems]
     outcomes = describe_jobs(hydra, master, lines)
     return {
-        job.name: SweepFailure(job.overrides, problems_of(error), isinstance(error, ConfigError))
+        job.name: SweepFailure(job.overrides, problems_of(error), exit_status(error))
         for job, error in zip(grid.good, outcomes, strict=True)
         if error is not None
     }

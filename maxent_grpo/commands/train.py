@@ -39,7 +39,7 @@ from maxent_grpo.errors import (
     StorageError,
 )
 from maxent_grpo.launched import Place, leave_word_to_main, place
-from maxent_grpo.sweeps.failure import SweepError
+from maxent_grpo.sweeps.failure import WRONG_SETTINGS, SweepError
 
 EXPECTED = (
     ConfigError,
@@ -216,5 +216,5 @@ def _status(error: MaxentGrpoError) -> int:
     if isinstance(error, PeerError):
         return error.status
     if isinstance(error, SweepError):
-        return 2 if all(failure.is_config_error for failure in error.failures) else 1
-    return 2 if isinstance(error, ConfigError) else 1
+        return error.exit_status
+    return WRONG_SETTINGS if isinstance(error, ConfigError) else 1

@@ -39,6 +39,8 @@ PICTURE_FILE = "report.png"
 COMPARISON_PAGE = "comparison.html"
 SWEEP_FILE, SWEEP_TABLE, MULTIRUN_FILE = "sweep.json", "sweep.csv", "multirun.yaml"
 """In a sweep's folder: its jobs, a row for each, and what Hydra was told."""
+DEEPEST = 2
+"""Levels below a sweep's folder that a job's can be: hydra.sweep.subdir=a/b is two."""
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
@@ -59,11 +61,18 @@ def is_sweep(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (SWEEP_FILE, SWEEP_TABLE, MULTIRUN_FILE))
 
 
+def sweep_of(run: Path) -> Path | None:
+    """The folder of the sweep that a run is a job of, at most ``DEEPEST`` above it; None for a run of its own."""
+    return next((folder for folder in list(run.parents)[:DEEPEST] if is_sweep(folder)), None)
+
+
 def runs_in(folder: Path) -> list[Path]:
-    """The runs directly in a folder, that of a sweep, in the order of the numbers in their names."""
-    return sorted(
-        (path for path in folder.glob("*") if is_run(path)), key=lambda path: in_number_order(path.name)
-    )  # fmt: skip
+    """The runs directly in a folder, and those at most ``DEEPEST`` below that of a sweep, in the order of the numbers in their names."""
+    deepest = DEEPEST if is_sweep(folder) else 1
+    found = [path for depth in range(1, deepest + 1) for path in folder.glob("/".join("*" * depth)) if is_run(path)]
+    names = [path.relative_to(folder) for path in found if path.parent == folder or not is_run(path.parent)]
+    shown = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    return [folder / name for name in sorted(shown, key=lambda name: in_number_order(str(name)))]
 
 
 def _refuse_constant(name: str) -> float:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from maxent_grpo.errors import MaxentGrpoError
 
+WRONG_SETTINGS = 2
+"""Exit status of a command or a job whose settings are wrong."""
+
 
 @dataclass
 class SweepFailure:
@@ -14,7 +17,8 @@ class SweepFailure:
 
     overrides: Sequence[str]
     problems: list[str]
-    is_config_error: bool
+    exit_status: int
+    """What the job alone would have ended with: 2 for wrong settings, 75, 143 or 130 for one that was saved and stopped, else 1."""
 
 
 class SweepError(MaxentGrpoError):
@@ -24,6 +28,12 @@ class SweepError(MaxentGrpoError):
         super().__init__(num_jobs, failures)
         self.num_jobs = num_jobs
         self.failures = failures
+
+    @property
+    def exit_status(self) -> int:
+        """That of every job, where all of them that did not finish ended alike; else 1."""
+        found = {failure.exit_status for failure in self.failures}
+        return found.pop() if len(found) == 1 else 1
 
     def __str__(self) -> str:
         lines = [f"{len(self.failures)} of {self.num_jobs} jobs failed:"]

@@ -28,6 +28,7 @@ from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
 from maxent_grpo.folder_lock import held
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.report.record import read_record, status
+from maxent_grpo.sweeps.failure import WRONG_SETTINGS
 from maxent_grpo.sweeps.record import (
     JOB_LOCK,
     SET_ASIDE,
@@ -130,7 +131,7 @@ class SweepJob:
                 with_figures(record, folder),
                 standing=Standing.failed,
                 problems=problems_of(error),
-                is_config_error=isinstance(error, ConfigError),
+                exit_status=exit_status(error),
             )
             if not isinstance(error, MaxentGrpoError):
                 (folder / ERROR_FILE).write_text(redacted(traceback.format_exc()), encoding="utf-8")
@@ -141,9 +142,11 @@ class SweepJob:
                 raise
             raise JobError(record.problems[0]) from None
         except BaseException as error:
-            problems = ["its run was stopped before its last step"] if isinstance(error, SystemExit) else []
-            interrupted = replace(with_figures(record, folder), standing=Standing.interrupted, problems=problems)
-            write_job(folder, interrupted)
+            record = replace(with_figures(record, folder), standing=Standing.interrupted)
+            if isinstance(error, SystemExit) and isinstance(error.code, int):
+                stopped = ["its run was stopped before its last step"]
+                record = replace(record, problems=stopped, exit_status=error.code)
+            write_job(folder, record)
             print(f"{said}: interrupted", flush=True)
             if isinstance(error, SystemExit) and not self.ends_sweep:
                 return None  # raised in a launcher's process it would take those down that run beside it
@@ -216,6 +219,11 @@ def problems_of(error: Exception) -> list[str]:
     if isinstance(error, JobError):
         return [str(error)]
     return [f"{type(error).__name__}: {first}" if first else type(error).__name__]
+
+
+def exit_status(error: Exception) -> int:
+    """What a process that ends with the error exits with."""
+    return WRONG_SETTINGS if isinstance(error, ConfigError) else 1
 
 
 def _ended(record: JobRecord, folder: Path) -> JobRecord:

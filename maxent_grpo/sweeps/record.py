@@ -20,7 +20,7 @@ from maxent_grpo.config.secrets import redacted, redacted_tree
 from maxent_grpo.errors import DataError
 from maxent_grpo.folder_lock import is_held
 from maxent_grpo.report.atomic import write_atomically
-from maxent_grpo.report.read import METRICS_FILE, SWEEP_FILE, metric_series, read_metrics
+from maxent_grpo.report.read import DEEPEST, METRICS_FILE, SWEEP_FILE, metric_series, read_metrics
 
 JOB_FILE = "job.json"
 JOB_LOCK = ".job.lock"
@@ -82,7 +82,8 @@ class JobRecord:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """The newest value of each metric."""
     problems: list[str] = field(default_factory=list[str])
-    is_config_error: bool = False
+    exit_status: int = 0
+    """What its process would have ended with; 0 where it was killed or goes on."""
 
 
 def new_record(
@@ -170,7 +171,7 @@ def read_jobs(folder: Path) -> list[JobRecord]:
     planned = [] if sweep is None else sweep.jobs
     found = [_of_planned(folder, job) for job in planned]
     known = {job.name for job in planned}
-    paths = [path for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{JOB_FILE}")]
+    paths = [path for depth in range(1, DEEPEST + 1) for path in folder.glob("*/" * depth + JOB_FILE)]
     added = [path.parent for path in paths if SET_ASIDE not in path.relative_to(folder).parts]
     others = [record for each in added if (record := read_job(each)) and record.name not in known]
     return found + sorted(others, key=_order)

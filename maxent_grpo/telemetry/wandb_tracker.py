@@ -16,7 +16,7 @@ from maxent_grpo.config.installed import has_wandb_key
 from maxent_grpo.config.logging import WandbConfig, WandbMode
 from maxent_grpo.config.resumed import of_the_training
 from maxent_grpo.config.secrets import redacted_tree
-from maxent_grpo.report.read import PAGE_FILE, PICTURE_FILE, is_sweep, read_versions
+from maxent_grpo.report.read import PAGE_FILE, PICTURE_FILE, read_versions, sweep_of
 from maxent_grpo.telemetry.completion_table import table_columns, table_rows
 from maxent_grpo.telemetry.tracking import TrackedRun, Tracker, recorded_steps
 from maxent_grpo.telemetry.wandb_files import (
@@ -232,12 +232,6 @@ def tags(own: Sequence[str], overrides: Sequence[str]) -> list[str]:
     return [tag for tag in found if 0 < len(tag) <= LONGEST_TAG]
 
 
-def sweep_of(run_dir: Path) -> str | None:
-    """The folder of the sweep that a run is a job of; None for a run of its own."""
-    parent = run_dir.resolve().parent
-    return parent.name if is_sweep(parent) else None
-
-
 def _identity(config: WandbConfig, run: TrackedRun) -> WandbIdentity | None:
     """That of the run which is continued, with the last step that W&B's files hold; None for a new W&B run."""
     if run.resumed_from is None or not config.continue_run:
@@ -250,8 +244,13 @@ def _identity(config: WandbConfig, run: TrackedRun) -> WandbIdentity | None:
 
 
 def _new_identity(config: WandbConfig, run: TrackedRun) -> WandbIdentity:
-    sweep, folder = sweep_of(run.run_dir), run.run_dir.resolve().name
-    name = folder if sweep else f"{run.options['scoring']}, seed {run.config['seed']}, {folder}"
+    run_dir = run.run_dir.resolve()
+    sweep = sweep_of(run_dir)
+    name = (
+        f"{run.options['scoring']}, seed {run.config['seed']}, {run_dir.name}"
+        if sweep is None
+        else str(run_dir.relative_to(sweep))
+    )
     run_id = "".join(secrets.choice(ascii_lowercase + digits) for _ in range(8))
-    group = config.group or (None if sweep is None else sweep[:LONGEST_NAME])
+    group = config.group or (None if sweep is None else sweep.name[:LONGEST_NAME])
     return WandbIdentity(run_id, config.project, config.entity, config.name or name[:LONGEST_NAME], group)

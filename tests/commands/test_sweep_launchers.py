@@ -20,7 +20,7 @@ from maxent_grpo.config import store
 from maxent_grpo.config.declared import forget_options
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.sweeps import launchers
-from maxent_grpo.sweeps.failure import SweepError
+from maxent_grpo.sweeps.failure import SweepError, SweepFailure
 from maxent_grpo.sweeps.record import Standing, read_jobs
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
@@ -71,6 +71,14 @@ def test_a_job_that_is_told_to_stop_leaves_the_others_running(tmp_path: Path) ->
     assert [job.standing for job in read_jobs(tmp_path / "sweep")] == [Standing.finished, Standing.interrupted]
     said = ["1 of 2 jobs failed:", "  - seed=1", "      its run was stopped before its last step"]
     assert str(caught.value).splitlines() == said
+    assert caught.value.exit_status == 75
+
+
+@pytest.mark.parametrize(
+    ("jobs", "sweep"), [([75], 75), ([75, 75], 75), ([143], 143), ([2, 2], 2), ([2, 75], 1), ([1, 75], 1), ([1], 1)]
+)
+def test_a_sweep_ends_as_the_jobs_did_that_did_not_finish(jobs: list[int], sweep: int) -> None:
+    assert SweepError(3, [SweepFailure([], [], status) for status in jobs]).exit_status == sweep
 
 
 @pytest.mark.slow

@@ -3,7 +3,15 @@ from pathlib import Path
 import pytest
 
 from maxent_grpo.errors import DataError
-from maxent_grpo.report.read import evaluated_ks, metric_series, read_identity, read_jsonl, read_metrics
+from maxent_grpo.report.read import (
+    evaluated_ks,
+    metric_series,
+    read_identity,
+    read_jsonl,
+    read_metrics,
+    runs_in,
+    sweep_of,
+)
 
 
 def test_a_half_written_last_line_is_left_out(tmp_path: Path) -> None:
@@ -53,3 +61,16 @@ def test_identity_comes_from_the_configuration(tmp_path: Path) -> None:
     (run / "config.yaml").write_text("# options: model=tiny scoring=dr_grpo\nseed: 7\nscoring:\n  kl_beta: 0.0\n")
     identity = read_identity(run)
     assert (identity.method, identity.seed, identity.folder, identity.label) == ("dr_grpo", 7, "some-run", "dr_grpo")
+
+
+def test_the_runs_of_a_sweep_are_found_where_its_folders_are_nested(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    names = ["2-b", "10-a", "grpo/0-c", "grpo/1-d"]
+    for name in [*names, "2-b/sub", ".set_aside/2-b.1", "a/b/c"]:
+        (sweep / name).mkdir(parents=True)
+        (sweep / name / "config.yaml").touch()
+    assert runs_in(sweep) == [sweep / "2-b", sweep / "10-a"]  # a folder of runs, not known to be a sweep
+    (sweep / "sweep.json").touch()
+    assert runs_in(sweep) == [sweep / name for name in names]
+    assert {sweep_of(sweep / name) for name in names} == {sweep}
+    assert sweep_of(sweep) is None

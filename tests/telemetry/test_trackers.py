@@ -291,16 +291,17 @@ def test_a_branch_begins_a_run_of_its_own(runs: Runs, tmp_path: Path) -> None:
         assert part.steps == [0, 1, 2, 3, 4, 5]  # with all of the history that it begins with
 
 
-def test_a_sweeps_jobs_are_a_group_and_named_after_what_differs(runs: Runs, tmp_path: Path) -> None:
-    job = tmp_path / "22-00-00-sweep" / "0-seed=1"
+@pytest.mark.parametrize("name", ["0-seed=1", "grpo/0-seed=1"])
+def test_a_sweeps_jobs_are_a_group_and_named_after_what_differs(runs: Runs, tmp_path: Path, name: str) -> None:
+    job = tmp_path / "22-00-00-sweep" / name
     job.mkdir(parents=True)
-    (job.parent / "multirun.yaml").touch()
+    (tmp_path / "22-00-00-sweep" / "multirun.yaml").touch()
     tracker = WandbTracker(OFFLINE, tracked(job), lambda _: None)
     tracker.start(1, 0)
     tracker.write_metrics(1, {"reward/mean": 0.0})
     tracker.close()
     [part] = offline_parts(job)
-    assert (part.group, part.name) == ("22-00-00-sweep", "0-seed=1")
+    assert (part.group, part.name) == ("22-00-00-sweep", name)
     assert (runs.first.group, runs.first.name) == ("", "maxent, seed 0, left")
 
 

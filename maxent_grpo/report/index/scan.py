@@ -17,9 +17,9 @@ from maxent_grpo.report.read import (
     RunIdentity,
     headline_measures,
     in_number_order,
-    is_sweep,
     metric_series,
     read_options,
+    sweep_of,
 )
 from maxent_grpo.report.record import RunRecord, read_log, status
 
@@ -102,11 +102,10 @@ def _read(root: Path, folder: Path) -> IndexedRun:
     if rewards:
         figures["reward"] = sum(rewards[-5:]) / len(rewards[-5:])
     course = next((values for values in series.values() if len(values) > 2), rewards)
-    parent = folder.parent
-    sweep = "" if parent == root or not is_sweep(parent) else str(parent.relative_to(root))
+    sweep = sweep_of(folder)
     return IndexedRun(
         folder=folder.relative_to(root),
-        sweep=sweep,
+        sweep=str(sweep.relative_to(root)) if sweep is not None and root in sweep.parents else "",
         method=identity.method or "",
         task=options.get("data", ""),
         model=options.get("model", ""),
