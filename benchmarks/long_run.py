@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.process import cpu_seconds, peak_bytes, resident_bytes
+from benchmarks.process import cpu_seconds, resident_bytes
+from maxent_grpo.telemetry.resident import peak_resident_bytes
 
 WARM = 2
 """First steps that are in no mean."""
@@ -121,7 +122,7 @@ def measure(work: Work, root: Path, run_dir: Path) -> dict[str, Any]:
         "work": [1.0],
         "drop": 0,
         "base": watch.base,
-        "peak": peak_bytes(),
+        "peak": peak_resident_bytes(),
         "start_seconds": watch.begun - began,
         "first_seconds": watch.mean_step(WARM, tenth),
         "last_seconds": watch.mean_step(work.steps - (tenth - WARM), work.steps),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psutil
+
+from maxent_grpo.telemetry.resident import peak_resident_bytes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -32,12 +33,6 @@ def cpu_seconds() -> float:
             continue
         total += spent.user + spent.system
     return total
-
-
-def peak_bytes() -> int:
-    """The most memory that this process has had resident [bytes]."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def resident_bytes() -> int:
@@ -62,7 +57,7 @@ class Lap:
         """A lap ended, and the next begins."""
         now = cpu_seconds()
         self.seconds.append(now - self._last)
-        self.peak = peak_bytes()
+        self.peak = peak_resident_bytes()
         self._last = cpu_seconds()
 
     def as_sample(self, work: list[float] | None = None, **facts: Any) -> dict[str, Any]:

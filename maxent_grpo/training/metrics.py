@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ from accelerate import Accelerator
 from maxent_grpo.distributed import global_maxima
 from maxent_grpo.objective.advantages import EQUAL_UTILITIES
 from maxent_grpo.objective.weights import group_divergence, weight_entropy
+from maxent_grpo.telemetry.resident import peak_resident_bytes
 from maxent_grpo.training.diagnostics import StepSums, length_stats
 from maxent_grpo.training.metric_table import metric_info
 from maxent_grpo.training.scoring.policy import ScoringCounters
@@ -100,8 +99,7 @@ def add_running(state: TrainingLoopState, name: str, value: float) -> None:
 
 def machine_metrics(phases: Mapping[str, float], total: float, accelerator: Accelerator) -> dict[str, float]:
     """Time of each phase, of the step and of what no phase claims; peak memory, of the process that has most."""
-    # ru_maxrss is in KiB on Linux and in bytes on macOS
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+    peak = peak_resident_bytes() / 1024**2
     return {
         **{f"time/{name}_seconds": seconds for name, seconds in phases.items()},
         "time/other_seconds": max(total - sum(phases.values()), 0.0),

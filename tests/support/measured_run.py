@@ -12,6 +12,7 @@ sys.path[0] = str(Path(__file__).parents[2])
 
 from maxent_grpo.config import store  # noqa: E402
 from maxent_grpo.config.model import ModelConfig  # noqa: E402
+from maxent_grpo.telemetry.resident import peak_resident_bytes  # noqa: E402
 
 
 @dataclass(slots=True)
@@ -46,14 +47,6 @@ def build_smol_sized(config: ModelConfig, positions: int):
     return LoadedModel(model, tokenizer)
 
 
-def peak_memory() -> int:
-    """High-water mark of this program's memory [bytes]; unlike getrusage's, it leaves out what ran before exec."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status names no VmHWM")
-
-
 if __name__ == "__main__":
     store.OPTIONS.append(("model", "smol_sized", SmolSizedConfig))
     if "model=smol_sized" in sys.argv:
@@ -63,4 +56,4 @@ if __name__ == "__main__":
     from maxent_grpo.commands.train import main
 
     main(sys.argv[1:])
-    print(f"peak memory {peak_memory()}")
+    print(f"peak memory {peak_resident_bytes()}")

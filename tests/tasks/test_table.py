@@ -307,10 +307,11 @@ MEASURE = """
 import json, resource, sys
 from maxent_grpo.config.data_sources import TableDataConfig, TableSource
 from maxent_grpo.tasks.build import build_task
+from maxent_grpo.telemetry.resident import peak_resident_bytes
 import maxent_grpo.tasks.text_task
 def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
+    return peak_resident_bytes() / 2**20, usage.ru_utime + usage.ru_stime
 found = [used()]
 tasks = []
 for path in sys.argv[2:]:
