@@ -22,7 +22,9 @@ from maxent_grpo.training.memory_sizes import INDEX_BYTES, Held, ModelShape, Pas
 MIB = 2**20
 SLICE_GRADIENTS = "gradients of the slice"
 HEAP_BLOCK = 32 * MIB
-"""From this size on the C library takes a block from the system and gives it back at once; freed smaller ones it keeps."""
+"""From this size on the C library takes a block from the system and gives it back at once; freed smaller ones it keeps. It learns to,
+unless ``BLOCK_VARIABLE`` says another size."""
+BLOCK_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,6 @@ class Part:
     size: int
     block: int
     held: Held = Held.own
-
-    @property
-    def is_returned(self) -> bool:
-        """Whether the C library gives it back to the system when it is freed."""
-        return self.block >= HEAP_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,14 @@ class MemoryEstimate:
     """The program itself: interpreter, libraries, data. 0 for the memory of a GPU."""
     persistent: tuple[Part, ...]
     phases: tuple[Phase, ...]
-    heap: bool
-    """Whether freed small blocks stay with the process, as in the C library's heap; a GPU allocator hands them on."""
+    on_gpu: bool
+    returned_from: int
+    """From this size on a freed block is given back; smaller ones stay in the C library's heap. 0 is a GPU's allocator, which hands
+    all of them on [bytes]."""
 
     def kept(self, phase: Phase) -> int:
         """Memory that other phases have used and the heap has kept, beyond what ``phase`` uses of it itself."""
-        if not self.heap:
-            return 0
-        return max(map(_small, self.phases), default=0) - _small(phase)
+        return max(map(self._small, self.phases), default=0) - self._small(phase)
 
     def peak_of(self, phase: Phase) -> int:
         """Memory of the process while ``phase`` is at its worst."""
@@ -85,9 +82,8 @@ class MemoryEstimate:
         """The largest memory of the process."""
         return self.peak_of(self.worst)
 
-
-def _small(phase: Phase) -> int:
-    return sum(part.size for part in phase.parts if not part.is_returned)
+    def _small(self, phase: Phase) -> int:
+        return sum(part.size for part in phase.parts if part.block < self.returned_from)
 
 
 def scoring_pass(

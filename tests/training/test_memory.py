@@ -316,9 +316,11 @@ def test_the_heap_keeps_small_blocks_of_other_phases_and_a_gpu_does_not() -> Non
     many_small = Phase("many small", (Part("a", 100 * MIB, MIB),))
     few_large = Phase("few large", (Part("b", 80 * MIB, HEAP_BLOCK), Part("c", 10 * MIB, MIB)))
     weights = (Part("weights", 5 * MIB, MIB),)
-    cpu = MemoryEstimate(7 * MIB, weights, (many_small, few_large), heap=True)
+    cpu = MemoryEstimate(7 * MIB, weights, (many_small, few_large), on_gpu=False, returned_from=HEAP_BLOCK)
     assert (cpu.worst, cpu.peak) == (few_large, (7 + 5 + 80 + 100) * MIB)
-    gpu = MemoryEstimate(0, weights, (many_small, few_large), heap=False)
+    own = MemoryEstimate(7 * MIB, weights, (many_small, few_large), on_gpu=False, returned_from=MIB)
+    assert (own.worst, own.peak) == (many_small, (7 + 5 + 100) * MIB)
+    gpu = MemoryEstimate(0, weights, (many_small, few_large), on_gpu=True, returned_from=0)
     assert (gpu.worst, gpu.peak) == (many_small, 105 * MIB)
 
 

@@ -27,7 +27,8 @@ WHOLE = MemoryEstimate(
         ),
         Phase("optimiser step", (Part("gradients", 4000, 160, Held.gradients),)),
     ),
-    heap=False,
+    on_gpu=True,
+    returned_from=0,
 )
 
 

@@ -92,12 +92,12 @@ def test_a_server_killed_under_a_rollout_in_flight_is_started_anew_with_the_weig
 def test_a_pipelined_rollout_costs_the_longer_of_sampling_and_training(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server is held up for two seconds by every request, which costs the trainer nothing, as if it had processors of its own."""
+    """The server is held up for a second by every request, which costs the trainer nothing, as if it had processors of its own."""
     seconds: dict[int, float] = {}
     phases: dict[int, dict[str, float]] = {}
     for ahead in (0, 1):
         with faulting(url, lambda number: "before:wait") as proxy:
-            proxy.actions["wait"] = lambda: time.sleep(2.0)
+            proxy.actions["wait"] = lambda: time.sleep(1.0)
             train(tmp_path / str(ahead), *FOUR, *LONG_STEPS, f"generation.async_steps={ahead}", joined(proxy))
         lines = [json.loads(line) for line in (tmp_path / str(ahead) / "metrics.jsonl").read_text().splitlines()]
         settled = [line for line in lines if 4 < line["step"] <= 10]  # three rollouts of two steps

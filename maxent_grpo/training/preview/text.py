@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.telemetry.summary import NOT_READ, Row, section
-from maxent_grpo.training.memory import HEAP_BLOCK, MIB, MemoryEstimate, ModelShape, Part
+from maxent_grpo.training.memory import MIB, MemoryEstimate, ModelShape, Part
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.preview.sizes import Workload
 from maxent_grpo.training.types.choices import ReferenceSource
@@ -188,7 +188,7 @@ def memory_rows(
         rows.append((phase.name, f"{_right(phase.size)}  {parts}"))
     worst = estimate.worst
     if estimate.kept(worst):
-        note = f"blocks under {size_text(HEAP_BLOCK)} that other phases have freed"
+        note = f"blocks under {size_text(estimate.returned_from)} that other phases have freed"
         rows.append(("kept by the heap", f"{_right(estimate.kept(worst))}  {note}"))
     rows += [
         ("peak", f"{_right(estimate.peak)}  in {worst.name}; every completion at its length limit"),
@@ -196,7 +196,7 @@ def memory_rows(
             f"available{where}",
             f"{'no GPU':>11}" if available is None else f"{_right(available)}{_verdict(estimate.peak, available)}",
         ),
-        ("not counted", LEFT_OUT if estimate.heap else LEFT_OUT_GPU),
+        ("not counted", LEFT_OUT_GPU if estimate.on_gpu else LEFT_OUT),
     ]
     return rows
 
