@@ -1,9 +1,10 @@
-"""The thread that tells the processes of a run of each other's end.
+"""The threads that tell the processes of a run of each other's end.
 
 A collective that a process is missing from does not come back, with NCCL for minutes, and then says nothing of the cause. So the
-first process that fails leaves word in the store through which all have met, before it ends; this thread looks there every second,
-and ends its process where that is stuck. It also counts up in the store, and looks whether the next process does: one that was
-killed leaves no word, but counts no further.
+first process that fails leaves word in the store through which all have met, before it ends; a thread looks there every second. It
+also counts up in the store, and looks whether the next process does: one that was killed leaves no word, but counts no further.
+Another thread ends the process where that is stuck. It asks nobody: where the network is gone, a question to the store is not
+answered, and does not come back either.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from maxent_grpo.launched import Place
 INTERVAL = 1.0
 """How often a process counts and looks [seconds]."""
 SILENCE = 120.0
-"""A process that counts no further for so long has ended; a call that lets no other thread run may take a while [seconds]."""
+"""A process that counts no further, or a store that does not answer for so long has ended; a call that lets no other thread run may
+take a while [seconds]."""
 SILENCE_OF_SUSPECTS = 6.0
 """The same once a collective broke or the launcher has sent SIGTERM, as it does when a process ends [seconds]."""
 FREEDOM = 5.0
 """How long a process may take to come to its own end after another one failed, before it is taken to be stuck [seconds]."""
+ANSWER = 10.0
+"""How long the store may take to answer [seconds]."""
 CLOSING = 10.0
 """How long closing the record of a stuck process may take [seconds]."""
 _BROKEN = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
@@ -60,7 +64,7 @@ class Failure:
 
 
 class PeerWatch(threading.Thread):
-    """Counts, looks at the next process and for word of a failure, and ends this process if it is stuck then."""
+    """Knows of failures, has another thread look for them, and ends this process if it is stuck then."""
 
     def __init__(self, here: Place, meeting: int) -> None:
         super().__init__(name="peers", daemon=True)
@@ -68,7 +72,7 @@ class PeerWatch(threading.Thread):
         # a connection of its own: one serves a single call at a time, and those of collectives wait
         store: Any = _get_default_store()
         self.store = PrefixStore(f"peers/{meeting}", store.clone())
-        self.store.set_timeout(timedelta(seconds=10))
+        self.store.set_timeout(timedelta(seconds=ANSWER))
         self.close: Callable[[BaseException], None] | None = None
         """What is done in place of the main thread before a stuck process is ended."""
         self.failure: Failure | None = None
@@ -80,7 +84,7 @@ class PeerWatch(threading.Thread):
         self._is_suspicious = False
         self._failed_at = self._told_at = 0.0
         self._next_count, self._next_since = b"", time.monotonic()
-        self._unanswered = 0
+        self._answered_at = time.monotonic()
 
     def hold_term(self, _number: int, _frame: FrameType | None) -> None:
         """What SIGTERM does outside of training: nothing yet; the thread finds out whether it is for another process's end."""
@@ -91,9 +95,16 @@ class PeerWatch(threading.Thread):
         with suppress(OSError):
             self.signals.send(b"\0")
 
+    def close_signals(self) -> None:
+        """Close the sockets by which signals reach the thread, which was stopped and looks no more."""
+        self.join(INTERVAL)
+        self.signals.close()
+        self._woken.close()
+
     def run(self) -> None:
         """Until the run is over."""
-        for number in count(1):
+        threading.Thread(target=self._keep_looking, name="peers: store", daemon=True).start()
+        while True:
             ready, _, _ = select.select([self._woken], [], [], INTERVAL)
             # the byte is there as soon as the signal is, also while the main thread waits where no Python runs
             if ready and signal.SIGTERM in self._woken.recv(64):
@@ -102,13 +113,8 @@ class PeerWatch(threading.Thread):
                     self._told_at = self._told_at or time.monotonic()
             if self._is_over.is_set():
                 return
-            try:
-                self._look(number)
-                self._unanswered = 0
-            except RuntimeError:
-                self._unanswered += 1
-                if self._unanswered == 3 and self.failure is None:
-                    self._take(Failure(0, "it has ended without a word, or its launcher has", 1, self.here.rank))
+            if self.failure is None and time.monotonic() - self._answered_at > self._patience:
+                self._take(Failure(0, "it cannot be reached any more, or its launcher cannot", 1, self.here.rank))
             self._end_if_stuck()
 
     def cause(self, error: BaseException) -> BaseException:
@@ -129,6 +135,23 @@ class PeerWatch(threading.Thread):
         if self.here.is_main and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             time.sleep(2 * INTERVAL)
 
+    @property
+    def _patience(self) -> float:
+        return SILENCE_OF_SUSPECTS if self._is_suspicious else SILENCE
+
+    def _keep_looking(self) -> None:
+        unanswered = 0
+        for number in count(1):
+            if self._is_over.wait(INTERVAL):
+                return
+            try:
+                self._look(number)
+                unanswered, self._answered_at = 0, time.monotonic()
+            except RuntimeError:
+                unanswered += 1
+                if unanswered == 3 and self.failure is None:
+                    self._take(Failure(0, "it has ended without a word, or its launcher has", 1, self.here.rank))
+
     def _look(self, number: int) -> None:
         self.store.set(f"count/{self.here.rank}", str(number))
         if self.failure is None and self.store.check(["failure"]):
@@ -139,9 +162,7 @@ class PeerWatch(threading.Thread):
             found = self.store.get(f"count/{following}")
         if found != self._next_count:
             self._next_count, self._next_since = found, now
-        elif self.failure is None and now - self._next_since > (
-            SILENCE_OF_SUSPECTS if self._is_suspicious else SILENCE
-        ):
+        elif self.failure is None and now - self._next_since > self._patience:
             self._leave_word(
                 Failure(following, "it has ended without a word, as one does that is killed", 1, self.here.rank)
             )
@@ -149,13 +170,18 @@ class PeerWatch(threading.Thread):
     def _leave_word(self, failure: Failure) -> Failure:
         """What all end with: this failure, unless there is word of another."""
         if self.failure is None:
-            try:
-                first = self.store.compare_set("failure", "", json.dumps(asdict(failure)))
-                self._take(Failure(**json.loads(first)))
-            except RuntimeError:  # nobody can be told any more
-                self._take(failure)
+            saying = threading.Thread(target=self._say, args=(failure,), daemon=True)
+            saying.start()
+            saying.join(ANSWER)
+        if self.failure is None:  # nobody can be told any more
+            self._take(failure)
         assert self.failure is not None
         return self.failure
+
+    def _say(self, failure: Failure) -> None:
+        with suppress(RuntimeError):
+            first = self.store.compare_set("failure", "", json.dumps(asdict(failure)))
+            self._take(Failure(**json.loads(first)))
 
     def _take(self, failure: Failure) -> None:
         self.failure, self._failed_at = failure, time.monotonic()

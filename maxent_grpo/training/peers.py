@@ -103,7 +103,10 @@ def leave() -> None:
 def _listening(watch: PeerWatch) -> Iterator[None]:
     """Let SIGTERM be the watch's affair; only the main thread of a program can."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        try:
+            yield
+        finally:
+            watch.close_signals()
         return
     former = signal.signal(signal.SIGTERM, watch.hold_term)
     former_wakeup = signal.set_wakeup_fd(watch.signals.fileno(), warn_on_full_buffer=False)
@@ -112,3 +115,4 @@ def _listening(watch: PeerWatch) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(former_wakeup)
         signal.signal(signal.SIGTERM, former)
+        watch.close_signals()

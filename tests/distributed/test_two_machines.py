@@ -34,26 +34,19 @@ def launch(machines: tuple[Machine, Machine], folder: Path, *arguments: str) -> 
     return first.launch(every, folder / "first", first.address), second.launch(every, folder / "second", first.address)
 
 
-def lost_under_way(
-    machines: tuple[Machine, Machine], folder: Path, lose: Callable[[Launch], None]
-) -> tuple[str, float]:
-    """What the first machine says of a run whose second is lost after some steps, and how long it took to end."""
+def under_way(machines: tuple[Machine, Machine], folder: Path) -> tuple[Launch, Launch]:
+    """A long run that has taken some steps."""
     long = ("optimization.total_training_steps=100000", "evaluation.enabled=false", "checkpoint.every_n_steps=2")
     first, second = launch(machines, folder, *long)
-    until = time.monotonic() + DEADLINE
-    while not ((folder / "run" / "metrics.jsonl").is_file() and len(metric_lines(folder / "run")) > 2):
-        assert first.process.poll() is None, first.said() + second.said()
-        assert time.monotonic() < until, first.said() + second.said()
+    until(lambda: (folder / "run" / "metrics.jsonl").is_file() and len(metric_lines(folder / "run")) > 2, DEADLINE)
+    return first, second
+
+
+def until(condition: Callable[[], bool], within: float) -> None:
+    last = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < last
         time.sleep(0.2)
-    began = time.monotonic()
-    lose(second)
-    try:
-        ended = first.wait(ENDS_WITHIN)
-        assert ended.status != 0
-        return ended.err, time.monotonic() - began
-    finally:
-        if second.process.poll() is None:
-            second.kill()
 
 
 def test_two_machines_are_one_run(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
@@ -70,18 +63,22 @@ def test_two_machines_are_one_run(machines: tuple[Machine, Machine], tmp_path: P
 
 
 def test_a_machine_that_dies_ends_the_run_of_the_other(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
-    said, seconds = lost_under_way(machines, tmp_path, Launch.kill)
-    assert "train.py: process 1 of 2: it has ended without a word, as one does that is killed" in said
-    assert seconds < ENDS_WITHIN
+    first, second = under_way(machines, tmp_path)
+    second.kill()
+    ended = first.wait(ENDS_WITHIN)
+    assert ended.status != 0
+    assert "train.py: process 1 of 2: it has ended without a word, as one does that is killed" in ended.err
     assert (tmp_path / "run" / "checkpoints" / "latest").is_file()
 
 
 def test_a_machine_that_is_cut_off_ends_the_run_of_both(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
-    alone: list[Launch] = []
-
-    def cut_off(second: Launch) -> None:
+    first, second = under_way(machines, tmp_path)
+    try:
         machines[1].unplug()
-        alone.append(second)
-
-    said, _ = lost_under_way(machines, tmp_path, cut_off)
-    assert "train.py: process 1 of 2: it has ended without a word" in said
+        ended = first.wait(ENDS_WITHIN)
+        assert ended.status != 0
+        assert "train.py: process 1 of 2: it has ended without a word, as one does that is killed" in ended.err
+        until(lambda: not second.workers(), ENDS_WITHIN)
+        assert "train.py: process 0 of 2: it cannot be reached any more, or its launcher cannot" in second.said()
+    finally:
+        second.kill()  # its launcher itself waits for an answer

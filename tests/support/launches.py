@@ -93,8 +93,12 @@ class Launch:
 
 
 def _rank(pid: int) -> int:
-    """The rank in a process's environment, -1 for one that has none."""
-    for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+    """The rank in a process's environment, -1 for one that has none or has ended."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except ProcessLookupError:
+        return -1
+    for entry in entries:
         if entry.startswith(b"RANK="):
             return int(entry.removeprefix(b"RANK="))
     return -1

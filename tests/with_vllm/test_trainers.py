@@ -56,7 +56,9 @@ def assert_same_training(two: Path, one: Path, steps: int) -> None:
     files = [next((run_dir / "checkpoints" / f"step_{steps}").rglob("model*.safetensors")) for run_dir in (one, two)]
     weights = [load_file(file) for file in files]
     largest = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
-    assert largest < 1e-5 * steps  # an update moves a weight by up to 0.02, and the rounding of one adds to that of the next
+    assert (
+        largest < 1e-5 * steps
+    )  # an update moves a weight by up to 0.02, and the rounding of one adds to that of the next
 
 
 @pytest.mark.slow
@@ -89,7 +91,9 @@ def test_a_server_killed_under_two_trainers_is_started_anew_by_the_first_and_fol
     assert drawn(killed) == drawn(plain)
     assert [result["moved"] for result in killed] == [True, True]
     assert killed[0]["urls"] == killed[1]["urls"] == later[1]["urls"] != plain[0]["urls"]
-    assert sum(result["failed_requests"] for result in killed) >= 1  # one of them may have all that it asked for by then
+    assert (
+        sum(result["failed_requests"] for result in killed) >= 1
+    )  # one of them may have all that it asked for by then
     assert later[0]["drawn"] == plain[0]["drawn"]
     assert [later[rank]["weight_syncs"] for rank in (0, 1)] == [3, 0]
 
