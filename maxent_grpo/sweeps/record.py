@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -110,7 +110,8 @@ def read_sweep(folder: Path) -> SweepRecord | None:
         return None
     content = _read(path)
     try:
-        return SweepRecord(**{**content, "jobs": [PlannedJob(**job) for job in content["jobs"]]})
+        jobs = [PlannedJob(**_known(PlannedJob, job)) for job in content["jobs"]]
+        return SweepRecord(**{**_known(SweepRecord, content), "jobs": jobs})
     except (KeyError, TypeError) as error:
         raise DataError(f"{path} is not the record of a sweep ({error}): it was changed by hand or damaged") from error
 
@@ -134,7 +135,7 @@ def read_job(folder: Path) -> JobRecord | None:
         return None
     content = _read(path)
     try:
-        record = JobRecord(**{**content, "standing": Standing(content["standing"])})
+        record = JobRecord(**{**_known(JobRecord, content), "standing": Standing(content["standing"])})
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is not the record of a job ({error}): it was changed by hand or damaged") from error
     if record.standing is Standing.running:
@@ -193,6 +194,12 @@ def _of_planned(folder: Path, job: PlannedJob) -> JobRecord:
     if job.problems:
         return JobRecord(job.name, job.changed, Standing.refused, job.overrides, problems=job.problems)
     return read_job(folder / job.name) or JobRecord(job.name, job.changed, Standing.waiting, job.overrides)
+
+
+def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record holds of what this version reads: a sweep may be continued by another than began it."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}
 
 
 def _order(record: JobRecord) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -183,6 +184,24 @@ def test_a_sweep_is_neither_begun_twice_nor_mixed_with_another(tmp_path: Path) -
         run_sweep(arguments, note)
     with pytest.raises(ConfigError, match=r"holds a sweep of other jobs \(only there: seed=4; only here: seed=5\)"):
         run_sweep(["seed=5", arguments[1], RESUME], note)
+
+
+def test_a_sweep_that_another_version_began_goes_on(tmp_path: Path) -> None:
+    """Its records hold what this version does not read, and lack what it knows a default for."""
+    arguments = ["seed=4,5", f"hydra.sweep.dir={tmp_path}/sweep"]
+    run_sweep(arguments, note)
+    for name, left_out in (("sweep.json", "objective"), ("0-seed=4/job.json", "exit_status")):
+        path = tmp_path / "sweep" / name
+        content = json.loads(path.read_text())
+        del content[left_out]
+        path.write_text(json.dumps(content | {"of_a_later_version": 1}))
+    run_sweep([*arguments, RESUME], note)
+    assert [job.standing for job in read_jobs(tmp_path / "sweep")] == [Standing.finished] * 2
+    path.write_text("{}")
+    with pytest.raises(
+        DataError, match=r"0-seed=4/job\.json is not the record of a job \('standing'\): it was changed"
+    ):
+        read_jobs(tmp_path / "sweep")
 
 
 def test_a_job_that_another_process_runs_is_left_alone(tmp_path: Path) -> None:
