@@ -97,7 +97,9 @@ def test_a_million_rows_cost_a_look_at_each_and_nothing_of_a_step(tmp_path: Path
     few, many = (measured(name, tmp_path) for name in ("rows-jsonl", "rows-jsonl-many"))
     assert many["start_seconds"] - few["start_seconds"] < 1_000_000 * 100e-6
     assert many["peak"] - few["peak"] < 150 * MIB
-    assert many["seconds"][0] < 1.5 * few["seconds"][0]
+    assert (
+        many["seconds"][0] < 4 * few["seconds"][0]
+    )  # a thousand times the rows; a step of 20 ms is not measured closely
 
 
 @pytest.mark.slow

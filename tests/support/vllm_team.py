@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,13 @@ def sampled_together(url: str | None, run_dir: str, cases: list[str]) -> list[di
             mine = PROMPTS[team.rank :: team.size] if case != "idle" or team.rank == 0 else []
             if team.rank == 1 and case == "lost":
                 asked.weights.engine.follow(Place((nobody(),), 0))
-            if team.rank == 1 and case == "killed":
-                threading.Timer(0.3, kill, before.urls).start()
+            if case == "killed":
+                # it answers nobody from here on, so that both wait for it when it dies
+                if team.rank == 1:
+                    send(before.urls[0], signal.SIGSTOP)
+                team.exchange(None)
+                if team.rank == 1:
+                    threading.Timer(1.0, send, (before.urls[0], signal.SIGKILL)).start()
             result: dict[str, Any] = {"case": case, "error": None}
             try:
                 drawn = token_lists(sampler(list(mine), GROUP)[1])
@@ -68,7 +74,7 @@ def nobody() -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
-def kill(url: str) -> None:
-    """End the server that listens there, with all that it started."""
+def send(url: str, number: signal.Signals) -> None:
+    """A signal to the server that listens there, and to all that it started."""
     for process in server_processes(url):
-        process.kill()
+        process.send_signal(number)

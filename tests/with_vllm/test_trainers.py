@@ -91,9 +91,7 @@ def test_a_server_killed_under_two_trainers_is_started_anew_by_the_first_and_fol
     assert drawn(killed) == drawn(plain)
     assert [result["moved"] for result in killed] == [True, True]
     assert killed[0]["urls"] == killed[1]["urls"] == later[1]["urls"] != plain[0]["urls"]
-    assert (
-        sum(result["failed_requests"] for result in killed) >= 1
-    )  # one of them may have all that it asked for by then
+    assert all(result["failed_requests"] >= 1 for result in killed)
     assert later[0]["drawn"] == plain[0]["drawn"]
     assert [later[rank]["weight_syncs"] for rank in (0, 1)] == [3, 0]
 
