@@ -24,6 +24,15 @@ class ConfigError(MaxentGrpoError, ValueError):
         return "\n".join([head, *(f"  - {problem}" for problem in self.problems)])
 
 
+WRONG_SETTINGS = 2
+"""Exit status of a command, a run or a job whose settings are wrong."""
+
+
+def exit_status(error: BaseException) -> int:
+    """What a process that ends with the error exits with."""
+    return WRONG_SETTINGS if isinstance(error, ConfigError) else 1
+
+
 class DataError(MaxentGrpoError, ValueError):
     """A dataset or a row of it cannot be used: unreadable, empty, too small, or malformed."""
 

@@ -14,7 +14,7 @@ from maxent_grpo.commands.usage import helped
 from maxent_grpo.config.complain import complain
 from maxent_grpo.config.evaluated import read_request
 from maxent_grpo.config.resolve import chosen_options
-from maxent_grpo.errors import ConfigError, MaxentGrpoError
+from maxent_grpo.errors import MaxentGrpoError, exit_status
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.read import EVALUATION_FILE, EVALUATIONS_FILE
 from maxent_grpo.stats.compare import LEVEL, NUM_RESAMPLES
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     try:
         _evaluate(plan, arguments)
     except MaxentGrpoError as error:
-        _fail(error, 2 if isinstance(error, ConfigError) else 1)
+        _fail(error, exit_status(error))
 
 
 def _fail(error: MaxentGrpoError, status: int) -> NoReturn:

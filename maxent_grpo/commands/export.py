@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maxent_grpo.commands.usage import helped
 from maxent_grpo.config.complain import complain
-from maxent_grpo.errors import ConfigError, MaxentGrpoError
+from maxent_grpo.errors import ConfigError, MaxentGrpoError, exit_status
 
 DESCRIPTION = """\
 Write the model of one of a run's checkpoints as a transformers folder, with tokenizer, generation settings and model card. A run
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
             print(folder)
     except MaxentGrpoError as error:
         complain("export", error)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(exit_status(error))
 
 
 def _read(arguments: list[str]) -> dict[str, str]:

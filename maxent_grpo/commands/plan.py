@@ -7,7 +7,7 @@ import sys
 
 from maxent_grpo.config.complain import complain
 from maxent_grpo.config.load import load_config, warnings
-from maxent_grpo.errors import ConfigError, MaxentGrpoError
+from maxent_grpo.errors import MaxentGrpoError, exit_status
 
 DESCRIPTION = """\
 Say what a run would be on a number of GPUs: who trains and who samples, the batch of each process, what its GPU has to hold,
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         print(planned(parser().parse_intermixed_args(arguments)))
     except MaxentGrpoError as error:
         complain("plan", error)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(exit_status(error))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -28,12 +28,12 @@ from maxent_grpo.config.installed import train_command
 from maxent_grpo.config.load import compose_checked
 from maxent_grpo.config.quoting import quoted, setting_word
 from maxent_grpo.config.root import RootConfig
-from maxent_grpo.errors import ConfigError
+from maxent_grpo.errors import WRONG_SETTINGS, ConfigError, exit_status
 from maxent_grpo.report.read import MULTIRUN_FILE
 from maxent_grpo.sweeps.command_line import SWEEP_DIR, SweepCommand, sort_command, text_of
-from maxent_grpo.sweeps.failure import WRONG_SETTINGS, SweepError, SweepFailure
+from maxent_grpo.sweeps.failure import SweepError, SweepFailure
 from maxent_grpo.sweeps.grid import Grid, plan_grid
-from maxent_grpo.sweeps.job import SweepJob, exit_status, problems_of
+from maxent_grpo.sweeps.job import SweepJob, problems_of
 from maxent_grpo.sweeps.launchers import batch_size, is_basic, jobs_at_once, talks_here, threads_of_a_job
 from maxent_grpo.sweeps.owner import owned
 from maxent_grpo.sweeps.plan import RESUME, Action, decide, find_sweep, plan_text, require_same

@@ -37,9 +37,10 @@ from maxent_grpo.errors import (
     PeerError,
     RewardError,
     StorageError,
+    exit_status,
 )
 from maxent_grpo.launched import Place, leave_word_to_main, place
-from maxent_grpo.sweeps.failure import WRONG_SETTINGS, SweepError
+from maxent_grpo.sweeps.failure import SweepError
 
 EXPECTED = (
     ConfigError,
@@ -217,4 +218,4 @@ def _status(error: MaxentGrpoError) -> int:
         return error.status
     if isinstance(error, SweepError):
         return error.exit_status
-    return WRONG_SETTINGS if isinstance(error, ConfigError) else 1
+    return exit_status(error)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from maxent_grpo.errors import MaxentGrpoError
 
-WRONG_SETTINGS = 2
-"""Exit status of a command or a job whose settings are wrong."""
-
 
 @dataclass
 class SweepFailure:

@@ -24,11 +24,10 @@ from maxent_grpo.config.logging import Console
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import OPTIONS
-from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError
+from maxent_grpo.errors import CheckpointError, ConfigError, MaxentGrpoError, exit_status
 from maxent_grpo.folder_lock import held
 from maxent_grpo.report.read import METRICS_FILE
 from maxent_grpo.report.record import read_record, status
-from maxent_grpo.sweeps.failure import WRONG_SETTINGS
 from maxent_grpo.sweeps.record import (
     JOB_LOCK,
     SET_ASIDE,
@@ -219,11 +218,6 @@ def problems_of(error: Exception) -> list[str]:
     if isinstance(error, JobError):
         return [str(error)]
     return [f"{type(error).__name__}: {first}" if first else type(error).__name__]
-
-
-def exit_status(error: Exception) -> int:
-    """What a process that ends with the error exits with."""
-    return WRONG_SETTINGS if isinstance(error, ConfigError) else 1
 
 
 def _ended(record: JobRecord, folder: Path) -> JobRecord:

@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from maxent_grpo.config.complain import complain
 from maxent_grpo.config.installed import program
-from maxent_grpo.errors import ConfigError, MaxentGrpoError, PeerError
+from maxent_grpo.errors import MaxentGrpoError, PeerError, exit_status
 from maxent_grpo.launched import Place
 
 INTERVAL = 1.0
@@ -230,4 +230,4 @@ def _text(error: BaseException) -> str:
 def _status(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    return 2 if isinstance(error, ConfigError) else 1
+    return exit_status(error)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.launches import DEADLINE, TORCHRUN, Ended, Launch
+from support.launches import DEADLINE, TORCHRUN, Ended, Launch, after_two_steps, wait_for
 from support.ranks import call_together
 from support.runs import SMALL, checkpoint_of, metric_lines
 
@@ -26,23 +25,6 @@ def launched(tmp_path: Path, grader: str, *more: str) -> Launch:
 
 def log_of(folder: Path) -> str:
     return (folder / "run" / "run.log").read_text()
-
-
-def wait_for(condition: Callable[[], bool], within: float = DEADLINE) -> None:
-    until = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.2)
-
-
-def after_two_steps(launch: Launch, folder: Path) -> None:
-    """Wait until the run is under way."""
-
-    def is_under_way() -> bool:
-        assert launch.process.poll() is None, launch.said()
-        return (folder / "run" / "metrics.jsonl").is_file() and len(metric_lines(folder / "run")) >= 2
-
-    wait_for(is_under_way)
 
 
 def end_of(launch: Launch) -> tuple[Ended, float]:
@@ -80,7 +62,7 @@ def test_a_process_that_is_stuck_elsewhere_is_ended_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_is_noticed(tmp_path: Path, rank: int) -> None:
     launch = launched(tmp_path, "takes_its_time", "optimization.total_training_steps=500")
-    after_two_steps(launch, tmp_path)
+    after_two_steps(launch, tmp_path / "run")
     os.kill(launch.workers()[rank], signal.SIGKILL)
     ended, _ = end_of(launch)
     assert ended.status != 0
@@ -94,7 +76,7 @@ def test_a_process_that_is_killed_is_noticed(tmp_path: Path, rank: int) -> None:
 @pytest.mark.parametrize("to", ["launcher", "one process"])
 def test_a_wish_to_stop_saves_whoever_hears_of_it(tmp_path: Path, to: str) -> None:
     launch = launched(tmp_path, "takes_its_time", "optimization.total_training_steps=500")
-    after_two_steps(launch, tmp_path)
+    after_two_steps(launch, tmp_path / "run")
     if to == "launcher":
         launch.process.terminate()
     else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.equal_record import assert_same_completions, assert_same_evaluations, assert_same_lines
-from support.launches import DEADLINE, Launch
+from support.launches import DEADLINE, Launch, after_two_steps, wait_for
 from support.runs import SMALL, completion_lines, evaluation_lines, metric_lines, train
 from support.two_machines import Machine, can_be_made, two_machines
 
@@ -36,17 +35,10 @@ def launch(machines: tuple[Machine, Machine], folder: Path, *arguments: str) -> 
 
 def under_way(machines: tuple[Machine, Machine], folder: Path) -> tuple[Launch, Launch]:
     """A long run that has taken some steps."""
-    long = ("optimization.total_training_steps=100000", "evaluation.enabled=false", "checkpoint.every_n_steps=2")
+    long = ("optimization.total_training_steps=100000", "evaluation.enabled=false", "checkpoint.every_n_steps=1")
     first, second = launch(machines, folder, *long)
-    until(lambda: (folder / "run" / "metrics.jsonl").is_file() and len(metric_lines(folder / "run")) > 2, DEADLINE)
+    after_two_steps(first, folder / "run")
     return first, second
-
-
-def until(condition: Callable[[], bool], within: float) -> None:
-    last = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < last
-        time.sleep(0.2)
 
 
 def test_two_machines_are_one_run(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
@@ -78,7 +70,7 @@ def test_a_machine_that_is_cut_off_ends_the_run_of_both(machines: tuple[Machine,
         ended = first.wait(ENDS_WITHIN)
         assert ended.status != 0
         assert "train.py: process 1 of 2: it has ended without a word, as one does that is killed" in ended.err
-        until(lambda: not second.workers(), ENDS_WITHIN)
+        wait_for(lambda: not second.workers(), ENDS_WITHIN)
         assert "train.py: process 0 of 2: it cannot be reached any more, or its launcher cannot" in second.said()
     finally:
         second.kill()  # its launcher itself waits for an answer

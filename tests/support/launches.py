@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.ranks import TESTS, free_port
+from support.runs import metric_lines
 
 REPOSITORY = TESTS.parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2")
@@ -90,6 +91,24 @@ class Launch:
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         ranks = {_rank(int(pid)): int(pid) for pid in found}
         return [ranks[rank] for rank in sorted(ranks) if rank >= 0]
+
+
+def wait_for(condition: Callable[[], bool], within: float = DEADLINE) -> None:
+    """Wait until it holds; fails after so many seconds."""
+    until = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def after_two_steps(launch: Launch, run_dir: Path) -> None:
+    """Wait until the run is under way."""
+
+    def is_under_way() -> bool:
+        assert launch.process.poll() is None, launch.said()
+        return (run_dir / "metrics.jsonl").is_file() and len(metric_lines(run_dir)) >= 2
+
+    wait_for(is_under_way)
 
 
 def _rank(pid: int) -> int:

@@ -56,9 +56,8 @@ def assert_same_training(two: Path, one: Path, steps: int) -> None:
     files = [next((run_dir / "checkpoints" / f"step_{steps}").rglob("model*.safetensors")) for run_dir in (one, two)]
     weights = [load_file(file) for file in files]
     largest = max(float((weights[0][name] - weights[1][name]).abs().max()) for name in weights[0])
-    assert (
-        largest < 1e-5 * steps
-    )  # an update moves a weight by up to 0.02, and the rounding of one adds to that of the next
+    # an update moves a weight by up to 0.02, and the rounding of one adds to that of the next
+    assert largest < 1e-5 * steps
 
 
 @pytest.mark.slow
