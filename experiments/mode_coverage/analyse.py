@@ -12,8 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.mode_coverage.effects import MEASURES, Results, read_results
+from experiments.mode_coverage.effects import MEASURES, TERM, Results, read_results
 from experiments.mode_coverage.figures import draw_figures
+from experiments.mode_coverage.further import at_equal_cpu_time, ceiling, on_training_problems, since_start
 from experiments.mode_coverage.table import HERE, read_study
 from experiments.mode_coverage.tables import cost, differences, levels, middles
 from experiments.mode_coverage.verdicts import verdicts
@@ -24,10 +25,13 @@ FRONT = HERE.parents[1] / "README.md"
 QUOTED = ("pass@1", "pass@8", "coverage@8", "H_valid")
 PILOT_STEPS = 600
 CAPTIONS = {
-    "confirmatory_curves": "Colouring: coverage@8 and pass@1 against sampled tokens and CPU time; shades reach from the lowest to the highest pair",
-    "confirmatory_effects": "Colouring: differences from dr_grpo with 95% intervals, and every pair's",
+    "confirmatory_curves": "Colouring: coverage@8 and pass@1 against sampled tokens and CPU time, mean over pairs and one standard deviation about it",
+    "confirmatory_others": "Colouring: pass@8, greedy accuracy, evenness among right answers and divergence from the optimum against the step",
+    "confirmatory_effects": "Colouring: differences from dr_grpo with 95% intervals, and every pair's; what is left of the dotted line is more than 3 points",
     "confirmatory_passk": "Colouring: pass@k and coverage@k against k",
-    "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens and CPU time",
+    "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens and CPU time, mean over pairs and one standard deviation about it",
+    "countdown_effects": "Countdown: differences from dr_grpo with 95% intervals, and every pair's; what is left of the dotted line is more than 3 points",
+    "countdown_passk": "Countdown: pass@k and coverage@k against k",
     "doses": "Coverage@8 and pass@1 against λ",
 }
 """Figures that the page shows once their runs are there."""
@@ -78,7 +82,12 @@ def sections(results: Results) -> dict[str, str]:
     for name, part in results.study.parts.items():
         found[f"{name}-levels"] = levels(results, part)
         found[f"{name}-differences"] = differences(results, part)
+        found[f"{name}-against-maxent"] = differences(results, part, against=TERM)
         found[f"{name}-iqm"] = middles(results, part)
+        found[f"{name}-changes"] = since_start(results, part)
+        found[f"{name}-equal-cost"] = at_equal_cpu_time(results, part)
+        found[f"{name}-trained"] = on_training_problems(results, part)
+        found[f"{name}-ceiling"] = ceiling(results, part)
         if part.steps > PILOT_STEPS:
             found[f"{name}-pilot-levels"] = levels(results, part, PILOT_STEPS)
             found[f"{name}-pilot-differences"] = differences(results, part, PILOT_STEPS)

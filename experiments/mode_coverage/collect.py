@@ -24,13 +24,19 @@ OF_PROBLEMS = ("pass@1", "pass@8", "coverage@8", "distinct@8")
 DIGITS = 6
 DIVERGED = "diverged"
 """Where a record says why its run ended early."""
+SOURCE = "source"
+"""Digest of this package's code, among the versions that a run notes."""
+TRAINED = "trained"
+"""Where a record has what the start and the end come to on the training problems."""
+FEWER_SAMPLES = "k=[1,2,4,8,16]"
+"""Of them there are many: 16 samples of each say as much as 64 of the held-out ones."""
 Record = dict[str, Any]
 
 
 def collect(study: Study, part: Part, outputs: Path, results: Path) -> tuple[str, bool]:
     """Write the record of every run of a part that has finished or diverged; how many there are, in words, and whether all."""
     arms = {arm.name: arm for arm in part.arms}
-    written, wanted = 0, len(part.arms) * len(part.pairs)
+    written, wanted = 0, part.runs
     sweep = outputs / part.name
     for job in read_jobs(sweep) if sweep.is_dir() else ():
         if job.standing is Standing.finished or has_diverged(job):
@@ -56,6 +62,10 @@ def run_record(study: Study, folder: Path, part: Part, arm: Arm, pair: int) -> R
     if part.task == POOL:
         trained = trained_figures(folder, [point["step"] for point in points if point["step"]])
         points, problems = [point | measures(trained[point["step"]]) for point in points], {}
+    asked: Record = {}
+    if part.training_problems:
+        trained = trained_figures(folder, [lines[-1]["step"]], FEWER_SAMPLES)
+        asked = {TRAINED: [{"step": step, **measures(figures)} for step, figures in sorted(trained.items())]}
     return {
         "part": part.name,
         "task": part.task,
@@ -63,12 +73,13 @@ def run_record(study: Study, folder: Path, part: Part, arm: Arm, pair: int) -> R
         "pair": pair,
         "seed": config["seed"],
         "settings": settings_hash(config),
-        "versions": {name: versions[name] for name in ("torch", "transformers") if name in versions},
+        "versions": {name: versions[name] for name in ("torch", "transformers", SOURCE) if name in versions},
         "steps": lines[-1]["step"],
         "completions_of_a_step": study.completions_of_a_step(part),
         "cpu_seconds": round(sum(line.get("throughput/cpu_seconds", 0.0) for line in lines), 2),
         "seconds": round(sum(line.get("time/step_seconds", 0.0) for line in lines), 2),
         "curve": points,
+        **asked,
         "problems": problems,
     }
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.mode_coverage.table import Part, Study
 from maxent_grpo.stats.compare import Interval
-from maxent_grpo.stats.replication import stratified_iqm, two_level_means
+from maxent_grpo.stats.replication import probability_of_improvement, stratified_iqm, two_level_means
 from maxent_grpo.stats.seed_tests import Equivalence, equivalence, holm, sign_flip
 
 BASELINE = "dr_grpo"
 AGAIN = "dr_grpo_again"
+TERM = "maxent"
+"""The arm that the study is about."""
 PRIMARY = "coverage@8"
 HARM = "pass@1"
 MEASURES = ("pass@1", "pass@8", "coverage@8", "distinct@8", "H_valid", "greedy", "kl_to_optimum")
@@ -65,28 +68,33 @@ class Results:
         """The finished runs of an arm, by pair."""
         return {pair: each for (of, name, pair), each in sorted(self.records.items()) if (of, name) == (part, arm)}
 
-    def baseline(self, part: Part) -> dict[int, Record]:
-        """The baseline's runs for a part: its own, or those of the confirmatory part of the same task."""
+    def yardstick(self, part: Part, arm: str = BASELINE) -> dict[int, Record]:
+        """The runs of an arm that a part is compared with: its own, or those of the confirmatory part of the same task."""
         for other in (part, *self.study.parts.values()):
             if other.task == part.task and (other is part or other.kind == "confirmatory"):
-                found = self.runs(other.name, BASELINE)
+                found = self.runs(other.name, arm)
                 if found:
                     return found
         return {}
 
+    def finished(self, part: Part) -> int:
+        """How many runs of a part are there."""
+        return sum((part.name, arm.name, pair) in self.records for arm in part.arms for pair in part.pairs)
+
     def is_complete(self, part: Part) -> bool:
         """Whether every run of a part is there."""
-        return all((part.name, arm.name, pair) in self.records for arm in part.arms for pair in part.pairs)
+        return self.finished(part) == part.runs
 
 
 def read_results(study: Study, folder: Path) -> Results:
     """Every record below ``folder``.
 
     Raises:
-        ValueError: runs of one arm in one part have different settings.
+        ValueError: runs of one arm in one part have different settings, or runs of one pair did not begin alike.
     """
     records: dict[tuple[str, str, int], Record] = {}
     settings: dict[tuple[str, str], str] = {}
+    starts: dict[tuple[str, int], Record] = {}
     for path in sorted(folder.glob("*/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         part, arm, pair = record["part"], record["arm"], record["pair"]
@@ -94,6 +102,9 @@ def read_results(study: Study, folder: Path) -> Results:
             raise ValueError(
                 f"{path}: other settings than the other runs of {part}/{arm}, so that they are no repetitions"
             )
+        start = record["curve"][0]
+        if starts.setdefault((record["task"], pair), start) != start:
+            raise ValueError(f"{path}: another start than the other runs of pair {pair} of {record['task']}")
         records[part, arm, pair] = record
     return Results(study, records)
 
@@ -109,16 +120,22 @@ def is_last(record: Record, steps: int) -> bool:
     return at(record, steps)["step"] == record["steps"]
 
 
-def effects(results: Results, part: Part, steps: int | None = None, measures: Sequence[str] = MEASURES) -> list[Effect]:
-    """Every arm of a part against its baseline at ``steps`` (the part's own last step), p-values adjusted over arms."""
+def effects(
+    results: Results,
+    part: Part,
+    steps: int | None = None,
+    measures: Sequence[str] = TESTED,
+    against: str = BASELINE,
+) -> list[Effect]:
+    """Every arm of a part against another at ``steps`` (the part's own last step), p-values adjusted over arms."""
     steps = part.steps if steps is None else steps
-    base = results.baseline(part)
+    base = results.yardstick(part, against)
     found: list[Effect] = []
     for measure in measures:
         of_arms = [
             effect(results.runs(part.name, arm.name), base, arm.name, measure, steps)
             for arm in part.arms
-            if arm.name != BASELINE and set(results.runs(part.name, arm.name)) & set(base)
+            if arm.name != against and set(results.runs(part.name, arm.name)) & set(base)
         ]
         known = [each for each in of_arms if each is not None]
         # the A/A arm is a yardstick and no hypothesis
@@ -145,11 +162,16 @@ def effect(runs: dict[int, Record], base: dict[int, Record], arm: str, measure: 
         if has_problems
         else [[difference] for difference in differences]
     )
+    return _of(arm, measure, differences, values)
+
+
+def _of(arm: str, measure: str, differences: list[float], values: NDArray[np.float64]) -> Effect:
+    """An effect from its differences by pair, and by pair and problem [pairs, problems] where these are known."""
     [interval] = two_level_means(values[:, :, None])
-    enough = len(pairs) >= LEAST_FOR_TESTS
+    enough = len(differences) >= LEAST_FOR_TESTS
     return Effect(
         arm, measure, differences,
-        Interval(math.fsum(differences) / len(pairs), interval.low, interval.high),
+        Interval(math.fsum(differences) / len(differences), interval.low, interval.high),
         sign_flip(differences).p if enough else None,
         None,
         equivalence(differences) if enough and measure == HARM else None,
@@ -163,8 +185,11 @@ def _with_holm(found: Effect, p: float | None) -> Effect:
 def spread(runs: dict[int, Record], measure: str, steps: int) -> tuple[float, float] | None:
     """Mean and standard deviation over pairs; None where there is no such figure."""
     values = [point[measure] for point in (at(record, steps) for record in runs.values()) if measure in point]
-    if not values:
-        return None
+    return mean_sd(values) if values else None
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation; no deviation of one value."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
@@ -173,9 +198,15 @@ def middle(runs: dict[int, Record], measure: str, steps: int) -> Interval:
     return stratified_iqm([[at(record, steps)[measure] for record in runs.values()]])
 
 
+def above(runs: dict[int, Record], base: dict[int, Record], measure: str, steps: int) -> Interval:
+    """How often a run of an arm scores higher than one of the baseline, whatever their pairs."""
+    left, right = ([at(record, steps)[measure] for record in each.values()] for each in (runs, base))
+    return probability_of_improvement([left], [right])
+
+
 def growth(results: Results, part: Part, arm: str, early: int) -> list[float]:
     """By pair, how much larger the difference in the primary outcome is at the last step than at ``early``."""
-    runs, base = results.runs(part.name, arm), results.baseline(part)
+    runs, base = results.runs(part.name, arm), results.yardstick(part)
     first, last = (effect(runs, base, arm, PRIMARY, steps) for steps in (early, part.steps))
     if first is None or last is None:
         return []
@@ -185,3 +216,37 @@ def growth(results: Results, part: Part, arm: str, early: int) -> list[float]:
 def changes(runs: dict[int, Record], measure: str, steps: int) -> list[float]:
     """By pair, the change of a figure since before training."""
     return [at(record, steps)[measure] - record["curve"][0][measure] for record in runs.values()]
+
+
+def at_cost(record: Record, measure: str, seconds: float) -> float:
+    """A figure after ``seconds`` of CPU time, between two evaluations on the straight line; the last one beyond them."""
+    spent, values = ([point[name] for point in record["curve"]] for name in ("cpu_seconds", measure))
+    return float(np.interp(seconds, spent, values))
+
+
+def at_equal_cost(runs: dict[int, Record], base: dict[int, Record], arm: str, measure: str, share: float) -> Effect:
+    """One arm against the baseline of its pair once each has spent that ``share`` of what the baseline spent in all."""
+    pairs = sorted(set(runs) & set(base))
+    limits = [share * base[pair]["curve"][-1]["cpu_seconds"] for pair in pairs]
+    differences = [
+        at_cost(runs[pair], measure, limit) - at_cost(base[pair], measure, limit)
+        for pair, limit in zip(pairs, limits, strict=True)
+    ]
+    return _of(arm, measure, differences, np.array(differences)[:, None])
+
+
+def even_share(records: Iterable[Record]) -> float | None:
+    """coverage@8 of a policy that is always right and prefers no right answer, over the problems of a task.
+
+    A problem has M = distinct@8 / coverage@8 right answers, whoever answers it, and an even share of them 1 - (1 - 1/M)^8. None
+    where figures of single problems were not kept, or a problem is never answered.
+    """
+    kept = [each["problems"] for each in records if {"distinct@8", "coverage@8"} <= set(each["problems"])]
+    if not kept:
+        return None
+    distinct, coverage = (np.array([problems[name] for problems in kept]) for name in ("distinct@8", "coverage@8"))
+    best = coverage.argmax(axis=0), np.arange(coverage.shape[1])  # where rounding to four digits matters least
+    if not coverage[best].all():
+        return None
+    modes = np.rint(distinct[best] / coverage[best])
+    return float(np.mean(1 - (1 - 1 / modes) ** 8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,27 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from experiments.mode_coverage.effects import BASELINE, HARM, PRIMARY, Record, Results, effects
 from experiments.mode_coverage.table import Part
 
 KS = (1, 2, 4, 8, 16)
-COLOURS: dict[str, str] = dict(zip(
-    ("dr_grpo", "dr_grpo_again", "dr_grpo_hot", "maxent", "maxent_pilot", "soft", "uniqueness"),
-    ("#b23a48", "#d99aa2", "#e08e45", "#2a6f97", "#7fb3d3", "#4f772d", "#8d6a9f"), strict=True,
-))  # fmt: skip
+LOOKS: dict[str, tuple[str, str]] = {
+    "dr_grpo": ("#b23a48", "-"),
+    "dr_grpo_again": ("#d99aa2", "--"),
+    "dr_grpo_hot": ("#e08e45", ":"),
+    "maxent": ("#2a6f97", "-"),
+    "maxent_pilot": ("#7fb3d3", "-."),
+    "soft": ("#4f772d", "--"),
+    "uniqueness": ("#8d6a9f", "-."),
+}
+"""Colour and stroke of an arm: neither is needed to tell them by the other."""
+SHADED = ("dr_grpo", "maxent", "uniqueness")
+"""Arms whose standard deviation is drawn: more shades hide each other."""
+OTHERS = ("pass@8", "greedy", "H_valid", "kl_to_optimum")
+NAMES = {"kl_to_optimum": "KL(π*‖π) [nats]", "H_valid": "H_valid: evenness among right answers"}
+START = {"color": "0.35", "lw": 1.0, "ls": (0, (1, 2))}
 
 
 def draw_figures(results: Results, folder: Path) -> list[Path]:
@@ -28,9 +40,12 @@ def draw_figures(results: Results, folder: Path) -> list[Path]:
     parts, drawn = results.study.parts, list[Path]()
     for name in ("confirmatory", "countdown"):
         part = parts[name]
-        if any(results.runs(name, arm.name) for arm in part.arms):
-            drawn.append(_save(curves(results, part), folder / f"{name}_curves.png"))
-            drawn.append(_save(pass_at_k(results, part), folder / f"{name}_passk.png"))
+        ran = {arm.name: list(runs.values()) for arm in part.arms if (runs := results.runs(name, arm.name))}
+        if ran:
+            drawn.append(_save(curves(ran), folder / f"{name}_curves.png"))
+            drawn.append(_save(pass_at_k(ran), folder / f"{name}_passk.png"))
+            if all(measure in next(iter(ran.values()))[0]["curve"][0] for measure in OTHERS):
+                drawn.append(_save(others(ran), folder / f"{name}_others.png"))
             if effects(results, part, measures=[PRIMARY]):
                 drawn.append(_save(forest(results, part), folder / f"{name}_effects.png"))
     if any(results.runs("doses", arm.name) for arm in parts["doses"].arms):
@@ -42,23 +57,39 @@ SPENT = (("tokens", "sampled tokens [million]", 1e6), ("cpu_seconds", "CPU time 
 """What a curve is drawn against: field of the record, words, divisor."""
 
 
-def curves(results: Results, part: Part) -> Any:
-    """The primary outcome and pass@1 against sampled tokens and CPU time; lines are means, shades reach from the lowest to the
-    highest pair."""
+def curves(ran: Mapping[str, Sequence[Record]]) -> Any:
+    """The primary outcome and pass@1 against sampled tokens and CPU time."""
     figure, axes = plt.subplots(2, 2, figsize=(10.5, 6.6), sharey="col")
     for row, (spent, words, unit) in zip(axes, SPENT, strict=True):
         for axis, measure in zip(row, (PRIMARY, HARM), strict=True):
-            for arm in part.arms:
-                runs = list(results.runs(part.name, arm.name).values())
-                if runs:
-                    length = min(len(record["curve"]) for record in runs)
-                    values, cost = (_over_runs(runs, name, length) for name in (measure, spent))
-                    colour, along = COLOURS.get(arm.name), cost.mean(axis=0) / unit
-                    axis.plot(along, values.mean(axis=0), label=arm.name, color=colour, lw=1.6)
-                    axis.fill_between(along, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.12, lw=0)
+            _draw_means(axis, ran, measure, spent, unit)
             axis.set(xlabel=words, title=measure)
     _name_arms(axes[0][1])
     return figure
+
+
+def others(ran: Mapping[str, Sequence[Record]]) -> Any:
+    """Secondary outcomes against the step."""
+    figure, axes = plt.subplots(2, 2, figsize=(10.5, 6.6))
+    for axis, measure in zip(axes.flat, OTHERS, strict=True):
+        _draw_means(axis, ran, measure, "step", 1.0)
+        axis.set(xlabel="step", title=NAMES.get(measure, measure))
+    _name_arms(axes[0][1])
+    return figure
+
+
+def _draw_means(axis: Any, ran: Mapping[str, Sequence[Record]], measure: str, spent: str, unit: float) -> None:
+    """Means over pairs; shades of one standard deviation to either side, and the level of the start."""
+    for arm, runs in ran.items():
+        length = min(len(record["curve"]) for record in runs)
+        values, cost = (_over_runs(runs, name, length) for name in (measure, spent))
+        (colour, stroke), along, mean = LOOKS[arm], cost.mean(axis=0) / unit, values.mean(axis=0)
+        axis.plot(along, mean, stroke, label=arm, color=colour, lw=1.6)
+        if arm in SHADED and len(runs) > 1:
+            sd = values.std(axis=0, ddof=1)
+            axis.fill_between(along, mean - sd, mean + sd, color=colour, alpha=0.13, lw=0)
+    first = next(iter(ran.values()))
+    axis.axhline(_over_runs(first, measure, 1).mean(), label="start", **START)
 
 
 def _over_runs(runs: Sequence[Record], name: str, length: int) -> Any:
@@ -67,34 +98,32 @@ def _over_runs(runs: Sequence[Record], name: str, length: int) -> Any:
 
 def forest(results: Results, part: Part) -> Any:
     """Differences from the baseline with their intervals; the A/A interval is a row like the others."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 0.5 * len(part.arms) + 1.3), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 0.5 * len(part.arms) + 1.6), sharey=True)
     for axis, measure in zip(axes, (PRIMARY, HARM), strict=True):
         found = effects(results, part, measures=[measure])
         for row, each in enumerate(reversed(found)):
-            colour = COLOURS.get(each.arm)
+            colour = LOOKS[each.arm][0]
             axis.plot(each.differences, [row + 0.18] * len(each.differences), "|", color=colour, ms=5, alpha=0.7)
             axis.plot([each.interval.low, each.interval.high], [row, row], color=colour, lw=2)
             axis.plot([each.mean], [row], "o", color=colour, ms=5)
         axis.axvline(0, color="0.4", lw=0.8)
         if measure == HARM:
             axis.axvline(-0.03, color="0.4", lw=0.8, ls=":")
-        axis.set(title=f"{measure}: arm minus {BASELINE}")
+        axis.set(title=f"{measure}: arm minus {BASELINE}", xlabel="mean and 95% interval; one tick a pair")
+        axis.xaxis.set_major_locator(MaxNLocator(5))
         axis.set_yticks(range(len(found)), [each.arm for each in reversed(found)])
+        axis.set_ylim(-0.5, len(found) - 0.3)
     return figure
 
 
-def pass_at_k(results: Results, part: Part) -> Any:
+def pass_at_k(ran: Mapping[str, Sequence[Record]]) -> Any:
     """pass@k and coverage@k against k at the end of training, and of the start."""
     figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.6))
     for axis, measure in zip(axes, ("pass", "coverage"), strict=True):
-        for arm in part.arms:
-            runs = list(results.runs(part.name, arm.name).values())
-            if runs:
-                axis.plot(
-                    KS, _over_k(runs, measure, -1), "o-", label=arm.name, color=COLOURS.get(arm.name), ms=3, lw=1.4
-                )
-        start = next((list(runs.values()) for arm in part.arms if (runs := results.runs(part.name, arm.name))), [])
-        axis.plot(KS, _over_k(start, measure, 0), "o--", label="start", color="0.5", ms=3, lw=1.2)
+        for arm, runs in ran.items():
+            colour, stroke = LOOKS[arm]
+            axis.plot(KS, _over_k(runs, measure, -1), f"o{stroke}", label=arm, color=colour, ms=3, lw=1.4)
+        axis.plot(KS, _over_k(next(iter(ran.values())), measure, 0), marker="o", ms=3, label="start", **START)
         axis.set_xscale("log", base=2)
         axis.set_xticks(KS, list(map(str, KS)))
         axis.set(xlabel="k", title=f"{measure}@k")

@@ -1,4 +1,4 @@
-"""Problems learnt by heart: what a run's checkpoints come to on the problems that they were trained on."""
+"""What a run's checkpoints come to on the problems that they were trained on: problems learnt by heart, and what was forgotten of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TASK = "pool"
 FOLDER = "trained_problems"
 
 
-def trained_figures(run: Path, steps: list[int]) -> dict[int, dict[str, float]]:
+def trained_figures(run: Path, steps: list[int], *settings: str) -> dict[int, dict[str, float]]:
     """The figures of `evaluate split=train` of a run's start and of its checkpoints of ``steps``, by step.
 
-    Asked once, and kept in the run's directory.
+    Asked once, with ``settings`` beside the run's own, and kept in the run's directory.
 
     Raises:
         subprocess.CalledProcessError: the evaluation failed, as where a checkpoint is gone.
@@ -30,7 +30,7 @@ def trained_figures(run: Path, steps: list[int]) -> dict[int, dict[str, float]]:
         weights = ["start", *map(str, steps)]
         command = [sys.executable, "-m", "maxent_grpo", "evaluate", *(f"run={run}@{each}" for each in weights)]
         subprocess.run(
-            [*command, "split=train", f"output={run / FOLDER}"],
+            [*command, "split=train", f"output={run / FOLDER}", *settings],
             check=True, cwd=HERE.parents[1], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     return _figures(path)

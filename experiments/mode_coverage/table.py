@@ -56,6 +56,13 @@ class Part:
     steps: int
     """Rollouts of each run, and optimiser steps of an arm that uses each once [steps]."""
     arms: list[Arm]
+    training_problems: bool = False
+    """Whether each run's start and end are asked its training problems as well."""
+
+    @property
+    def runs(self) -> int:
+        """How many runs are planned."""
+        return len(self.arms) * len(self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ def read_study(path: Path = TABLE) -> Study:
             list(entry["pairs"]),
             int(entry["steps"]),
             [arms[arm] for arm in entry["arms"]],
+            bool(entry.get("training_problems", False)),
         )
         for name, entry in content["parts"].items()
     }

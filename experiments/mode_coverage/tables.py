@@ -12,16 +12,19 @@ from experiments.mode_coverage.effects import (
     HARM,
     MEASURES,
     PRIMARY,
-    TESTED,
+    TERM,
     Effect,
     Record,
     Results,
+    above,
     at,
     effects,
+    mean_sd,
     middle,
     spread,
 )  # fmt: skip
 from experiments.mode_coverage.table import Part
+from maxent_grpo.stats.compare import Interval
 
 NOT_RUN = "Not run yet."
 TITLES = {"kl_to_optimum": "KL(π*‖π)", "H_valid": "H_valid"}
@@ -31,14 +34,15 @@ SIGNED = "+.3f"
 def levels(results: Results, part: Part, steps: int | None = None, of: Sequence[str] = MEASURES) -> str:
     """Mean ± sd over pairs of the measures of every arm at ``steps``; the first row is the start."""
     steps = part.steps if steps is None else steps
-    base = results.baseline(part)
     arms = [(arm.name, results.runs(part.name, arm.name)) for arm in part.arms]
     ran = [(name, runs) for name, runs in arms if runs]
     if not ran:
         return NOT_RUN
-    if BASELINE not in dict(ran) and base:
-        pairs = {pair for _, runs in ran for pair in runs}
-        ran.insert(0, (BASELINE, {pair: record for pair, record in base.items() if pair in pairs}))
+    pairs = {pair for _, runs in ran for pair in runs}
+    for name in (TERM, BASELINE):  # of the confirmatory part, where a part is read beside it
+        lent = {pair: record for pair, record in results.yardstick(part, name).items() if pair in pairs}
+        if name not in dict(ran) and lent:
+            ran.insert(0, (name, lent))
     measures = [name for name in of if any(spread(runs, name, steps) for _, runs in ran)]
     lines: list[tuple[str, ...]] = [("arm", "runs", *(TITLES.get(name, name) for name in measures), "CPU s")]
     start = ran[0][1]
@@ -52,38 +56,49 @@ def levels(results: Results, part: Part, steps: int | None = None, of: Sequence[
         for pair, record in runs.items()
         if DIVERGED in record
     ]
-    return _table(lines) + "".join(ended)
+    return table(lines) + "".join(ended) + _unfinished(results, part)
 
 
-def differences(results: Results, part: Part, steps: int | None = None) -> str:
-    """Each arm minus the baseline of its pair, with interval, p, and the A/A interval beside the primary outcome."""
-    found = effects(results, part, steps)
-    if not found:
-        return NOT_RUN
+def _unfinished(results: Results, part: Part) -> str:
+    if results.is_complete(part):
+        return ""
+    return f"\nThe part is not finished: {results.finished(part)} of {part.runs} runs.\n"
+
+
+def differences(results: Results, part: Part, steps: int | None = None, against: str = BASELINE) -> str:
+    """Each arm minus another of its pair, with interval, p, and the A/A interval beside the primary outcome."""
+    found = effects(results, part, steps, against=against)
+    beside = _yardstick(found) if against == BASELINE else ""
+    return _differences(found) + beside + _unfinished(results, part) if found else NOT_RUN
+
+
+def _differences(found: Sequence[Effect]) -> str:
     with_p = any(each.p is not None for each in found)
     heads = ("arm", "outcome", "difference [95%]", "pairs up : down")
     tests = ("p sign-flip", "p Holm", "p not worse", "p equal") if with_p else ()
     lines: list[tuple[str, ...]] = [(*heads, *tests)]
     for each in found:
-        if each.measure not in TESTED:
-            continue
-        up, down = (sum(sign * value > 0 for value in each.differences) for sign in (1, -1))
-        row = (f"`{each.arm}`", each.measure, _interval(each), f"{up} : {down}")
+        row = (f"`{each.arm}`", each.measure, interval_of(each), up_and_down(each.differences))
         lines.append(row + (_tests(each) if with_p else ()))
-    return _table(lines) + _yardstick(found)
+    return table(lines)
 
 
 def middles(results: Results, part: Part) -> str:
-    """IQM over pairs with its interval, of the primary outcome and of pass@1."""
+    """IQM over pairs with its interval, of the primary outcome and of pass@1, and how often an arm's run is above a baseline's."""
     ran = [(arm.name, results.runs(part.name, arm.name)) for arm in part.arms]
     ran = [(name, runs) for name, runs in ran if runs]
     if not ran:
         return NOT_RUN
-    lines: list[tuple[str, ...]] = [("arm", f"IQM {PRIMARY} [95%]", f"IQM {HARM} [95%]")]
+    heads = [f"{words} {measure} [95%]" for measure in (PRIMARY, HARM) for words in ("IQM", f"P(above `{BASELINE}`)")]
+    lines: list[tuple[str, ...]] = [("arm", *heads)]
+    base = results.yardstick(part)
     for name, runs in ran:
-        found = (middle(runs, measure, part.steps) for measure in (PRIMARY, HARM))
-        lines.append((f"`{name}`", *(f"{_plain(each.mean)} {_bounds(each.low, each.high, '.3f')}" for each in found)))
-    return _table(lines)
+        row: list[str] = []
+        for measure in (PRIMARY, HARM):
+            row.append(_with_bounds(middle(runs, measure, part.steps)))
+            row.append(_with_bounds(above(runs, base, measure, part.steps)) if base and name != BASELINE else "")
+        lines.append((f"`{name}`", *row))
+    return table(lines)
 
 
 def cost(results: Results) -> str:
@@ -92,16 +107,21 @@ def cost(results: Results) -> str:
     for part in results.study.parts.values():
         seconds = [record["cpu_seconds"] for (of, _, _), record in results.records.items() if of == part.name]
         if seconds:
-            total, whole = sum(seconds), f"{len(seconds)} of {len(part.arms) * len(part.pairs)}"
+            total, whole = sum(seconds), f"{len(seconds)} of {part.runs}"
             lines.append((part.name, whole, f"{total / 3600:.2f}", f"{total / len(seconds):.0f}"))
-    return _table(lines) if len(lines) > 1 else NOT_RUN
+    return table(lines) if len(lines) > 1 else NOT_RUN
 
 
 def _yardstick(found: Sequence[Effect]) -> str:
     again = next((each for each in found if (each.arm, each.measure) == (AGAIN, PRIMARY)), None)
     if again is None:
         return ""
-    return f"\nTwo runs of the baseline differ in {PRIMARY} by {_interval(again)}: what is no larger is no effect."
+    single = sum(map(abs, again.differences)) / len(again.differences)
+    p = "" if again.p is None else f", p = {chance(again.p)}"
+    return (
+        f"\nTwo runs of the baseline differ in {PRIMARY} by {interval_of(again)}{p}, and those of a single pair by "
+        f"{number(single)} one way or the other.\n"
+    )
 
 
 def _tests(each: Effect) -> tuple[str, str, str, str]:
@@ -123,25 +143,41 @@ def chance(p: float) -> str:
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _interval(each: Effect) -> str:
-    return f"{_plain(each.mean, SIGNED)} {_bounds(each.interval.low, each.interval.high, SIGNED)}"
+def up_and_down(values: Sequence[float]) -> str:
+    """In how many pairs a figure is higher, and in how many lower."""
+    return " : ".join(str(sum(sign * value > 0 for value in values)) for sign in (1, -1))
+
+
+def interval_of(each: Effect) -> str:
+    """A mean difference with its interval."""
+    return f"{number(each.mean, SIGNED)} {_bounds(each.interval.low, each.interval.high, SIGNED)}"
 
 
 def _bounds(low: float, high: float, form: str) -> str:
-    return "" if math.isnan(low) else f"[{_plain(low, form)}, {_plain(high, form)}]"
+    return "" if math.isnan(low) else f"[{number(low, form)}, {number(high, form)}]"
+
+
+def _with_bounds(found: Interval) -> str:
+    return f"{number(found.mean)} {_bounds(found.low, found.high, '.3f')}".rstrip()
+
+
+def mean_and_sd(values: Sequence[float]) -> str:
+    """Mean ± sd of some figures."""
+    return _spread(mean_sd(values))
 
 
 def _spread(value: tuple[float, float] | None) -> str:
     if value is None:
         return ""
-    return _plain(value[0]) if math.isnan(value[1]) else f"{_plain(value[0])} ± {_plain(value[1])}"
+    return number(value[0]) if math.isnan(value[1]) else f"{number(value[0])} ± {number(value[1])}"
 
 
-def _plain(value: float, form: str = ".3f") -> str:
+def number(value: float, form: str = ".3f") -> str:
     """A number as papers print it: .525, not 0.525."""
     return format(value, form).replace("0.", ".", 1) if abs(value) < 1 else format(value, form)
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Rows as a Markdown table; the first has the heads."""
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([rows[0], f"|{'---|' * len(lines[0])}", *rows[1:]]) + "\n"

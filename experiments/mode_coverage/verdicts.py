@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from experiments.mode_coverage.effects import (
     AGAIN,
     BASELINE,
     HARM,
-    LEAST_FOR_TESTS,
     PRIMARY,
+    TERM,
     Effect,
     Results,
     changes,
@@ -22,27 +23,44 @@ from maxent_grpo.stats.seed_tests import equivalence, sign_flip
 
 LEVEL = 0.05
 EARLY = 200
-NEED = "not run yet"
+Verdict = tuple[bool | None, str]
+"""Whether a hypothesis holds, None while its part is not finished, and that in words with the numbers."""
 
 
 def verdicts(results: Results) -> list[str]:
-    """A line for each hypothesis."""
+    """A line for each hypothesis; a part that is not finished decides none."""
     parts = results.study.parts
-    coloring, countdown = parts["confirmatory"], parts["countdown"]
+    both = {"colouring": parts["confirmatory"], "countdown": parts["countdown"]}
+    coloring, countdown = both.values()
+    higher, no_harm = _higher(results, coloring, TERM), _no_harm(results, coloring, TERM)
+    there = _higher(results, countdown, TERM), _no_harm(results, countdown, TERM)
+    claims = zip(both, ((higher, no_harm), there), ("H1 and H2", "H5"), strict=True)
+    grown, lost = (
+        "; ".join(f"{task} {found(results, part)}" for task, part in both.items()) for found in (_grows, _forgets)
+    )
     return [
-        f"- **H1** (coverage@8 of `maxent` above `dr_grpo`, coloring): {_higher(results, coloring, 'maxent')}",
-        f"- **H2** (pass@1 no worse by 3 points, coloring): {_no_harm(results, coloring, 'maxent')}",
-        f"- **H3** (the difference grows after step {EARLY}): {_grows(results, coloring)}",
-        f"- **H4** (`dr_grpo` loses coverage@8): {_forgets(results, coloring)}",
-        f"- **H5** (countdown): coverage@8 {_higher(results, countdown, 'maxent')}; "
-        f"pass@1 {_no_harm(results, countdown, 'maxent')}",
-        f"- The pilot's coefficient (`maxent_pilot`): coverage@8 {_higher(results, coloring, 'maxent_pilot')}; "
-        f"pass@1 {_no_harm(results, coloring, 'maxent_pilot')}",
+        *(f"- **The claim on {task}** ({which}): {_word(_all(found))}" for task, found, which in claims),
+        f"- **H1** (coverage@8 of `maxent` above `dr_grpo`, colouring): {higher[1]}",
+        f"- **H2** (pass@1 no worse by 3 points, colouring): {no_harm[1]}",
+        f"- **H3** (the difference of coverage@8 grows after step {EARLY}): {grown}",
+        f"- **H4** (`dr_grpo` ends with less coverage@8 than it began with): {lost}",
+        f"- **H5** (both on countdown): coverage@8 {there[0][1]}; pass@1 {there[1][1]}",
+        f"- The pilot's coefficient (`maxent_pilot`): coverage@8 {_higher(results, coloring, 'maxent_pilot')[1]}; "
+        f"pass@1 {_no_harm(results, coloring, 'maxent_pilot')[1]}",
         *(
             f"- `{arm}` does what `maxent` does: {_as_good(results, coloring, arm)}"
             for arm in ("dr_grpo_hot", "uniqueness", "soft")
         ),
     ]
+
+
+def _word(holds: bool | None) -> str:
+    return {True: "**holds**", False: "**does not hold**", None: "not decided yet"}[holds]
+
+
+def _all(found: Sequence[Verdict]) -> bool | None:
+    words = [holds for holds, _ in found]
+    return None if None in words else all(words)
 
 
 def _p(value: float) -> str:
@@ -51,59 +69,62 @@ def _p(value: float) -> str:
 
 
 def _found(results: Results, part: Part, arm: str, measure: str) -> Effect | None:
-    return effect(results.runs(part.name, arm), results.baseline(part), arm, measure, part.steps)
+    """An arm's effect once the whole part is there."""
+    if not results.is_complete(part):
+        return None
+    return effect(results.runs(part.name, arm), results.yardstick(part), arm, measure, part.steps)
 
 
-def _state(results: Results, part: Part) -> str:
-    return "" if results.is_complete(part) else " (the part is not finished)"
+def _open(results: Results, part: Part) -> Verdict:
+    return None, f"not decided yet ({results.finished(part)} of {part.runs} runs)"
 
 
-def _higher(results: Results, part: Part, arm: str) -> str:
-    found = _found(results, part, arm, PRIMARY)
+def _higher(results: Results, part: Part, arm: str) -> Verdict:
+    found, again = (_found(results, part, name, PRIMARY) for name in (arm, AGAIN))
     if found is None or found.p is None:
-        return NEED
-    word = "**holds**" if found.p < LEVEL and found.mean > 0 else "**does not hold**"
-    again = _found(results, part, AGAIN, PRIMARY)
+        return _open(results, part)
+    holds, why = found.p < LEVEL and found.mean > 0, ""
     if again is not None and again.p is not None and again.p < LEVEL:
         far = max(abs(again.interval.low), abs(again.interval.high))
         if found.mean <= far:
-            word = "**does not hold**: no larger than the difference of two runs of the baseline"
-    return f"{word}, {found.mean:+.3f}, {_p(found.p)}{_state(results, part)}"
+            holds, why = False, ": no larger than the difference of two runs of the baseline"
+    return holds, f"{_word(holds)}{why}, {found.mean:+.3f}, {_p(found.p)}"
 
 
-def _no_harm(results: Results, part: Part, arm: str) -> str:
+def _no_harm(results: Results, part: Part, arm: str) -> Verdict:
     found = _found(results, part, arm, HARM)
-    if found is None or found.equivalence is None:
-        return NEED
+    if found is None or found.equivalence is None or found.p is None:
+        return _open(results, part)
     tests = found.equivalence
-    word = "**holds**" if tests.p_above < LEVEL else "**does not hold**"
+    holds = tests.p_above < LEVEL
     equal = "equal within 3 points" if tests.p < LEVEL else "not shown to be equal within 3 points"
-    return f"{word}, {found.mean:+.3f}, {_p(tests.p_above)}; {equal} (TOST {_p(tests.p)}){_state(results, part)}"
+    moved = f"{found.mean:+.3f} (different from 0: {_p(found.p)}; above -.03: {_p(tests.p_above)})"
+    return holds, f"{_word(holds)}, {moved}; {equal} (TOST {_p(tests.p)})"
 
 
 def _grows(results: Results, part: Part) -> str:
-    return _change(growth(results, part, "maxent", EARLY), 1, _state(results, part))
+    return _change(results, part, growth(results, part, TERM, EARLY), 1)
 
 
 def _forgets(results: Results, part: Part) -> str:
-    return _change(changes(results.runs(part.name, BASELINE), PRIMARY, part.steps), -1, _state(results, part))
+    return _change(results, part, changes(results.runs(part.name, BASELINE), PRIMARY, part.steps), -1)
 
 
-def _change(values: list[float], sign: int, state: str) -> str:
-    if len(values) < LEAST_FOR_TESTS:
-        return NEED
+def _change(results: Results, part: Part, values: list[float], sign: int) -> str:
+    if not results.is_complete(part):
+        return _open(results, part)[1]
     p = sign_flip(values).p
-    word = "**holds**" if p < LEVEL and sign * fmean(values) > 0 else "**does not hold**"
-    return f"{word}, {fmean(values):+.3f}, {_p(p)}{state}"
+    return f"{_word(p < LEVEL and sign * fmean(values) > 0)}, {fmean(values):+.3f}, {_p(p)}"
 
 
 def _as_good(results: Results, part: Part, arm: str) -> str:
     """Whether an arm is no lower than ``maxent`` by 3 points in coverage@8 and in pass@1."""
-    runs, best = results.runs(part.name, arm), results.runs(part.name, "maxent")
+    runs, best = results.runs(part.name, arm), results.runs(part.name, TERM)
     found = [effect(runs, best, arm, measure, part.steps) for measure in (PRIMARY, HARM)]
-    if any(each is None or len(each.differences) < LEAST_FOR_TESTS for each in found):
-        return NEED
-    ps = [equivalence(each.differences).p_above for each in found if each is not None]
-    means = [each.mean for each in found if each is not None]
-    word = "**yes**" if max(ps) < LEVEL else "**no**"
-    return f"{word}, coverage@8 {means[0]:+.3f}, pass@1 {means[1]:+.3f} against it{_state(results, part)}"
+    if not results.is_complete(part) or None in found:
+        return _open(results, part)[1]
+    known = [each for each in found if each is not None]
+    ps = [equivalence(each.differences).p_above for each in known]
+    word = "**yes**" if all(p < LEVEL for p in ps) else "**no**"
+    told = (f"{each.measure} {each.mean:+.3f} (above -.03: {_p(p)})" for each, p in zip(known, ps, strict=True))
+    return f"{word}, {', '.join(told)} against it"

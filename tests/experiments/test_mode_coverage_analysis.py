@@ -13,9 +13,21 @@ import pytest
 
 from experiments.mode_coverage.analyse import FRONT, MARKS, PAGE, main, sections
 from experiments.mode_coverage.collect import DIVERGED, has_diverged
-from experiments.mode_coverage.effects import BASELINE, PRIMARY, at, effects, read_results
+from experiments.mode_coverage.effects import (
+    BASELINE,
+    PRIMARY,
+    TESTED,
+    Record,
+    at,
+    at_cost,
+    at_equal_cost,
+    effects,
+    even_share,
+    read_results,
+)
+from experiments.mode_coverage.further import on_training_problems, since_start
 from experiments.mode_coverage.table import HERE, read_study
-from experiments.mode_coverage.tables import levels
+from experiments.mode_coverage.tables import NOT_RUN, levels
 from maxent_grpo.sweeps.record import JobRecord, Standing
 
 STUDY = read_study()
@@ -31,12 +43,14 @@ def test_tables_figures_and_summary_come_from_the_records_and_are_the_same_each_
         written.append({path.name: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()})
     first, second = written
     assert first == second
-    pictures = ["confirmatory_curves.png", "confirmatory_effects.png", "confirmatory_passk.png"]
+    pictures = [f"confirmatory_{name}.png" for name in ("curves", "effects", "others", "passk")]
     assert sorted(first) == ["README.md", *pictures, "summary.csv"]
     assert len(first["summary.csv"].splitlines()) == 1 + 18
     text = first["README.md"].decode()
     assert "| `maxent` | 6 | " in text
-    assert "(the part is not finished)" in text  # eight pairs and seven arms were planned
+    assert "not decided yet (18 of 56 runs)" in text  # eight pairs and seven arms were planned
+    assert "**holds**" not in text
+    assert "The part is not finished: 18 of 56 runs." in text
     assert "Not run yet." in text  # of countdown there is nothing
 
 
@@ -110,6 +124,56 @@ def test_runs_of_other_settings_are_no_repetitions(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"settings": "', '"settings": "0'))
     with pytest.raises(ValueError, match="other settings than the other runs of confirmatory/maxent"):
         read_results(STUDY, tmp_path / "records")
+
+
+def test_runs_of_one_pair_began_alike(tmp_path: Path) -> None:
+    shutil.copytree(RECORDS, tmp_path / "records")
+    path = tmp_path / "records/confirmatory/maxent-3.json"
+    record = json.loads(path.read_text())
+    record["curve"][0][PRIMARY] += 0.001
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="another start than the other runs of pair 3 of coloring"):
+        read_results(STUDY, tmp_path / "records")
+
+
+def test_at_equal_cpu_time_a_slower_run_is_judged_where_it_had_come_by_then() -> None:
+    def run(seconds: float, end: float) -> Record:
+        spent = ((0.0, 0.2), (seconds / 2, (0.2 + end) / 2), (seconds, end))
+        return {"curve": [{"cpu_seconds": cpu, PRIMARY: value} for cpu, value in spent]}
+
+    slow, fast = {0: run(200.0, 1.0), 1: run(200.0, 0.8)}, {0: run(100.0, 0.4), 1: run(100.0, 0.4)}
+    at_the_end = at_equal_cost(slow, fast, "slow", PRIMARY, 1.0)
+    assert at_the_end.differences == pytest.approx([0.6 - 0.4, 0.5 - 0.4])
+    assert at_equal_cost(slow, fast, "slow", PRIMARY, 0.25).mean == pytest.approx((0.3 + 0.275) / 2 - 0.25)
+    assert at_cost(fast[0], PRIMARY, 900.0) == 0.4, "nothing is made up beyond the last evaluation"
+
+
+def test_the_ceiling_of_coverage_is_that_of_an_even_policy() -> None:
+    few, many = (
+        {"distinct@8": [1.0, 0.0], "coverage@8": [0.5, 0.0]},
+        {"distinct@8": [0.02, 2.7], "coverage@8": [0.01, 0.9]},
+    )
+    assert even_share([{"problems": few}, {"problems": many}]) == pytest.approx((1 - 0.5**8 + 1 - (2 / 3) ** 8) / 2)
+    assert even_share([{"problems": few}]) is None, "nobody answered the second problem"
+    assert even_share([{"problems": {}}]) is None
+
+
+def test_what_is_asked_further_comes_from_the_records() -> None:
+    results, part = read_results(STUDY, RECORDS), STUDY.parts["confirmatory"]
+    rows = since_start(results, part).splitlines()[2:]
+    assert len(rows) == 3 * 4
+    curves = [record["curve"] for record in results.runs("confirmatory", "maxent").values()]
+    moved = fmean(curve[-1]["pass@1"] - curve[0]["pass@1"] for curve in curves)
+    [row] = [row for row in rows if row.startswith("| `maxent` | pass@1 |")]
+    assert f"{moved:+.3f}".replace("0.", ".") in row
+    assert since_start(results, STUDY.parts["countdown"]) == NOT_RUN
+    asked = {"trained": [dict.fromkeys(TESTED, 0.25), dict.fromkeys(TESTED, 0.5)]}
+    for key, record in results.records.items():
+        results.records[key] = record | asked
+    assert on_training_problems(results, part).splitlines()[2:4] == [
+        "| start | 6 | .250 ± .000 | .250 ± .000 | .250 ± .000 |",
+        "| `dr_grpo` | 6 | .500 ± .000 | .500 ± .000 | .500 ± .000 |",
+    ]
 
 
 def test_a_page_that_asks_for_an_unknown_section_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
