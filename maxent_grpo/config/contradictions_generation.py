@@ -19,6 +19,8 @@ from maxent_grpo.training.types.choices import BehaviorSource
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2
 """vLLM raises lower temperatures above 0 to the first, and refuses higher ones than the second."""
+MOST_TOKENS = 1024
+"""vLLM's buffer on a GPU for the tokens that a request names, as allowed or as biased."""
 _HERE = ("localhost", "127.0.0.1", "::1")
 _URL = re.compile(r"https?://[^/\s,]+(:\d+)?")
 
@@ -183,6 +185,17 @@ def _limits(config: RootConfig, generation: VllmGenerationConfig) -> Iterator[st
             f"generation.penalty.gen_min_p={generation.penalty.gen_min_p} with generation.top_p={generation.top_p}: vLLM cuts by "
             f"min-p before top-p and scoring after it, so that they see different distributions; use "
             f"generation.penalty.gen_min_p=null or generation.top_p=1"
+        )
+    if len(generation.allowed_tokens) + 1 > MOST_TOKENS:
+        yield (
+            f"generation.allowed_tokens names {len(generation.allowed_tokens)} tokens: with the end token vLLM takes {MOST_TOKENS} on a "
+            f"GPU, and its engine ends at more; name at most {MOST_TOKENS - 1}, or use generation=local"
+        )
+    biased = len(generation.vllm.logit_bias)
+    if biased > MOST_TOKENS:
+        yield (
+            f"generation.vllm.logit_bias has {biased} tokens: vLLM takes {MOST_TOKENS} on a GPU, and its engine ends at "
+            f"more; name at most {MOST_TOKENS}, or use generation=local"
         )
     if config.model.dtype is Dtype.float64:
         yield (

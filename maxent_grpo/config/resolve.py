@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from maxent_grpo.config.controller import BETA, KL_BETA
+from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.scoring import ScoringConfig
 from maxent_grpo.config.store import OPTIONS
@@ -23,6 +24,10 @@ from maxent_grpo.training.types.runtime import ScoringSettings
 LIKELIHOODS = (GroupLoss.centred_likelihood, GroupLoss.importance_likelihood)
 """Group losses that are policy terms themselves, and take the policy term's normaliser."""
 
+SHARE_ALONE = 0.92
+"""Of a GPU's memory what vLLM takes of its own accord."""
+SHARE_BESIDE, SHARE_ASLEEP = 0.4, 0.6
+"""What it takes of the GPU that trains: beside all of training, or beside what stays while training rests."""
 LONGEST_SUM_SCORE = 32
 """Completion limit up to which `auto` scores sequences by sums; longer sums lie so far apart that weights become one-hot [tokens]."""
 
@@ -78,6 +83,16 @@ def reference_source(config: RootConfig) -> ReferenceSource:
 def longest_sequence(config: RootConfig) -> int:
     """Positions that the longest prompt with the longest completion takes [tokens]."""
     return config.generation.max_prompt_len + config.generation.max_completion_len
+
+
+def engine_share(generation: VllmGenerationConfig) -> float:
+    """Share of a GPU's memory that an engine takes: a whole GPU but for what passes need, or part of the one that trains."""
+    engine = generation.engine
+    if engine.gpu_memory_utilization is not None:
+        return engine.gpu_memory_utilization
+    if generation.vllm_mode is VllmMode.colocate or not (engine.devices or generation.vllm.url):
+        return SHARE_ASLEEP if engine.sleep else SHARE_BESIDE
+    return SHARE_ALONE
 
 
 def starts_as_base(config: RootConfig) -> bool:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from maxent_grpo.training.memory_sizes import ModelShape
 
-SHARE = 0.92
-"""Of a GPU's memory, vLLM's own choice (`gpu_memory_utilization`)."""
 PASSES = 3 * 2**30
 """What vLLM keeps free on each GPU for its passes and CUDA graphs; it measures this when it starts."""
 

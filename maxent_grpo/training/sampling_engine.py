@@ -11,7 +11,7 @@ import torch
 
 from maxent_grpo.config.generation import VllmGenerationConfig, VllmMode, WeightTransfer
 from maxent_grpo.config.installed import find_module
-from maxent_grpo.config.resolve import longest_sequence
+from maxent_grpo.config.resolve import engine_share, longest_sequence
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.evaluation.build import MakeGenerator
@@ -20,6 +20,9 @@ from maxent_grpo.training.generation.vllm.team import Team
 from maxent_grpo.training.samplers import local_generator, vllm_generator
 from maxent_grpo.training.types.logging import LoggingHandles
 from maxent_grpo.training.types.runtime import GenerationSettings, RuntimeHandles
+
+SPREAD = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp")
+"""Arguments of a server that make it take more GPUs than one."""
 
 
 @contextmanager
@@ -88,6 +91,17 @@ def _require_possible(config: RootConfig, runtime: RuntimeHandles) -> None:
             f"generation.weight_transfer={generation.weight_transfer}: it goes from GPU to GPU, and this run computes on "
             f"{runtime.device}; write generation.weight_transfer=reload"
         )
+    if (
+        generation.weight_transfer is WeightTransfer.nccl
+        and processes == 1
+        and runtime.device.type == "cuda"
+        and (runtime.device.index or 0) in generation.engine.devices
+    ):
+        raise ConfigError(
+            f"generation.engine.devices={generation.engine.devices} with generation.weight_transfer=nccl: the run trains on GPU "
+            f"{runtime.device.index or 0}, and NCCL goes between two; name others, or write generation.weight_transfer=ipc and "
+            "generation.engine.devices=[]"
+        )
     if generation.engine.sleep and runtime.device.type == "cpu":
         raise ConfigError(
             "generation.engine.sleep=true: sleeping gives back the memory of a GPU, and this run computes on a CPU; write "
@@ -118,6 +132,10 @@ def _needs_reload(generation: VllmGenerationConfig, device: torch.device) -> str
         return "the engine is in this process"
     if find_module("vllm") is None:
         return "vLLM is not installed beside the trainer"
+    if any(argument.split("=")[0] in SPREAD for argument in generation.engine.extra_args):
+        return "generation.engine.extra_args spreads the server over several GPUs"
+    if (device.index or 0) in generation.engine.devices:
+        return "the server is on the trainer's GPU, named by generation.engine.devices"
     if generation.async_steps or generation.vllm.sync_interval > 1:
         return "a server may need weights again that the trainer no longer has"
     return ""
@@ -134,7 +152,7 @@ def server_options(config: RootConfig, runtime: RuntimeHandles) -> ServerOptions
         seed=config.seed,
         startup_seconds=engine.startup_seconds,
         kv_cache_gib=engine.kv_cache_gib if on_cpu else None,
-        gpu_memory_utilization=engine.gpu_memory_utilization,
+        gpu_memory_utilization=None if on_cpu else engine_share(config.generation),
         tensor_parallel_size=engine.tensor_parallel_size,
         enforce_eager=engine.enforce_eager,
         extra_args=tuple(engine.extra_args),

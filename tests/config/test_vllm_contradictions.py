@@ -124,6 +124,14 @@ SENTENCES: dict[tuple[str, ...], list[str]] = {
         "generation.penalty.gen_min_p=0.1 with generation.top_p=0.9: vLLM cuts by min-p before top-p and scoring after it, so "
         "that they see different distributions; use generation.penalty.gen_min_p=null or generation.top_p=1"
     ],
+    (f"generation.allowed_tokens={[f't{number}' for number in range(1024)]}",): [
+        "generation.allowed_tokens names 1024 tokens: with the end token vLLM takes 1024 on a GPU, and its engine ends at more; "
+        "name at most 1023, or use generation=local"
+    ],
+    (f"generation.vllm.logit_bias={{{', '.join(f'{chr(39)}{number}{chr(39)}: 1.0' for number in range(1025))}}}", *CORRECTED): [
+        "generation.vllm.logit_bias has 1025 tokens: vLLM takes 1024 on a GPU, and its engine ends at more; name at most "
+        "1024, or use generation=local"
+    ],
     ("model.dtype=float64",): [
         "model.dtype=float64: vLLM computes in at most 32 bits, so that its log-probabilities would not be the policy's; use "
         "model.dtype=float32, or generation=local"

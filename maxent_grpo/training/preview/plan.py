@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig, VllmMode, WeightTransfer
-from maxent_grpo.config.resolve import BatchPlan, batch_plan, reference_source
+from maxent_grpo.config.resolve import SHARE_ALONE, BatchPlan, batch_plan, engine_share, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.compute_shape import compute_shape
 from maxent_grpo.telemetry.summary import Row
 from maxent_grpo.training.exchange import traffic_of
 from maxent_grpo.training.hardware import GPUS, Assumptions, Gpu, costs_of, links_of
-from maxent_grpo.training.memory import MemoryEstimate, Part
-from maxent_grpo.training.memory_engine import SHARE, EngineRoom, engine_room
+from maxent_grpo.training.memory import MemoryEstimate, Part, Phase
+from maxent_grpo.training.memory_engine import EngineRoom, engine_room
 from maxent_grpo.training.memory_sizes import Held, ModelShape
 from maxent_grpo.training.old_scores import needs_old_scores
 from maxent_grpo.training.preview.run import workload
@@ -149,11 +149,18 @@ def make_plan(
     room, compiled = None, False
     if isinstance(config.generation, VllmGenerationConfig):
         engine = config.generation.engine
-        share = engine.gpu_memory_utilization or SHARE
+        colocated = config.generation.vllm_mode is VllmMode.colocate
+        # of a plan's GPUs servers have their own, which `generation.engine.devices` or their addresses name on the day
+        share = engine_share(config.generation) if colocated else engine.gpu_memory_utilization or SHARE_ALONE
         room = engine_room(shape, gpu.memory, share, tensor_parallel, context, gpu.sequences)
         compiled = not engine.enforce_eager
-        if config.generation.vllm_mode is VllmMode.colocate and not engine.sleep:
-            memory = replace(memory, persistent=(*memory.persistent, Part("vLLM's share", room.share, room.share)))
+        if colocated:
+            taken = Part("vLLM's share", room.share, room.share)
+            memory = (
+                replace(memory, phases=(*memory.phases, Phase("sampling by vLLM, awake", (taken,))))
+                if engine.sleep
+                else replace(memory, persistent=(*memory.persistent, taken))
+            )
     layout = _layout(config, machines, trainers, room)
     costs = costs_of(gpu, shape, seen.compute, context, assumed, compiled=compiled)
     timing = Timing(

@@ -18,9 +18,11 @@ import psutil
 import pytest
 import torch
 from support.ranks import free_port
+from support.settings import changed
 from support.tiny import tiny_llama, tiny_tokenizer
 
 from maxent_grpo.config.generation import VllmGenerationConfig, WeightTransfer
+from maxent_grpo.config.resolve import engine_share
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.tasks.rows import RowPrompt
 from maxent_grpo.training.generation import rollout
@@ -31,11 +33,19 @@ from maxent_grpo.training.generation.vllm.http import HttpEngine, Server
 from maxent_grpo.training.generation.vllm.server_process import (
     ServerOptions,
     ServerProcess,
+    last_words,
     server_command,
     server_environment,
 )
 from maxent_grpo.training.generation.vllm.waiters import Waiters
-from maxent_grpo.training.generation.vllm.weights import Snapshots, check_probe, snapshot_root
+from maxent_grpo.training.generation.vllm.weights import (
+    PROBE_TOKENS,
+    Snapshots,
+    check_probe,
+    own_prompt_logp,
+    probe_tokens,
+    snapshot_root,
+)
 from maxent_grpo.training.settings import generation_settings
 from maxent_grpo.training.types.choices import FinishReason
 from maxent_grpo.training.types.generation import VLLMClientConfig
@@ -282,6 +292,42 @@ def test_the_engine_settings_are_those_of_the_command_line() -> None:
     assert not {"--gpu-memory-utilization", "--enforce-eager", "--no-enable-chunked-prefill"} & set(plain)
 
 
+def test_float32_is_computed_in_full_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
+    assert server_environment(ServerOptions("float32", 64, 0, 1.0))["TRITON_F32_DEFAULT"] == "ieee"
+    assert "TRITON_F32_DEFAULT" not in server_environment(ServerOptions("bfloat16", 64, 0, 1.0))
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32x3")
+    assert server_environment(ServerOptions("float32", 64, 0, 1.0))["TRITON_F32_DEFAULT"] == "tf32x3"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "share"),
+    [
+        ((), 0.4),
+        (("generation.vllm_mode=colocate",), 0.4),
+        (("generation.vllm_mode=colocate", "generation.engine.sleep=true"), 0.6),
+        (("generation.engine.devices=[1]",), 0.92),
+        (("generation.engine.gpu_memory_utilization=0.3", "generation.engine.devices=[1]"), 0.3),
+    ],
+)
+def test_an_engine_leaves_a_trainer_on_its_gpu_most_of_it(overrides: tuple[str, ...], share: float) -> None:
+    generation = changed("generation=vllm", *overrides).generation
+    assert isinstance(generation, VllmGenerationConfig)
+    assert engine_share(generation) == share
+
+
+def test_the_reason_of_a_server_that_ended_is_the_line_that_names_it(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    cause = (
+        "ValueError: Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization"
+    )
+    lines = [f"(EngineCore pid=7) {cause}", "RuntimeError: Engine core initialization failed. See root cause above."]
+    log.write_text("\n".join([*lines, "done"]))
+    assert last_words(log) == f"(EngineCore pid=7) {cause}"
+    log.write_text("nothing to say\n\n")
+    assert last_words(log) == "nothing to say"
+
+
 def test_a_server_takes_the_gpus_it_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ServerOptions("float32", 64, 0, 1.0, devices=(1, 2))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -318,6 +364,16 @@ def test_snapshots_lie_where_asked_and_go_with_their_owner(tmp_path: Path) -> No
     assert not there[0].exists()
     assert neighbour.is_dir()
     assert there[1].is_dir()
+
+
+def test_the_probe_is_a_sequence_that_the_policy_finds_likely() -> None:
+    model = tiny_llama(torch.float32)
+    tokens = probe_tokens(model)
+    assert len(tokens) == PROBE_TOKENS
+    with torch.no_grad():
+        best = torch.log_softmax(model(torch.tensor([tokens])).logits[0, :-1], dim=-1).max(dim=-1).values
+    assert own_prompt_logp(model, tokens) == pytest.approx(best.tolist(), abs=1e-5)
+    assert probe_tokens(model) == tokens
 
 
 def test_other_weights_are_told_by_a_probe() -> None:

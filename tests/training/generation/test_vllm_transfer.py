@@ -75,10 +75,12 @@ class Sides(Transfer):
     def __init__(self, model: Any, meet: Any, send: Any) -> None:
         super().__init__(WeightTransfer.nccl, model, Snapshots.__new__(Snapshots), timeout=0.3)
         self._meeting, self._sending = meet, send
+        self.aborted: list[str] = []
 
     def _met(self, url: str, control: Control) -> Any:
         self._meeting(control)
-        return type("Sender", (), {"send_weights": lambda _: self._sending(control), "shutdown": lambda _: None})()
+        sides = {"send_weights": lambda _: self._sending(control), "shutdown": lambda _: self.aborted.append(url)}
+        return type("Sender", (), sides)()
 
 
 def refuse(path: str, body: object) -> None:
@@ -121,6 +123,23 @@ def test_a_side_that_fails_is_said_at_once() -> None:
     assert len(met) == 2
 
 
+def test_what_was_begun_is_aborted_where_it_fails() -> None:
+    """A broadcast that nobody takes would hold up the GPU, and with it the checkpoint that is to be saved."""
+    well = lambda control: None  # noqa: E731
+    for send, ends in ((well, False), (waits_for_nothing, True), (lambda control: threading.Event().wait(20), True)):
+        sides = Sides(tiny_llama(torch.float32), well, send)
+        if ends:
+            with pytest.raises(GenerationError, match="did not take the weights"):
+                sides.carry("http://s", fail)
+        else:
+            sides.carry("http://s", fail)
+        assert sides.aborted == (["http://s"] if ends else [])
+    unmet = Sides(tiny_llama(torch.float32), lambda control: control.init_weight_transfer_engine({}), well)
+    with pytest.raises(GenerationError, match="was started without it"):
+        unmet.carry("http://s", refuse)
+    assert unmet.aborted == []
+
+
 def test_this_machine_is_called_as_a_server_reaches_it() -> None:
     assert own_address("http://127.0.0.1:8000") == "127.0.0.1"
 
@@ -138,6 +157,13 @@ CHOICES = {
         "the server shares a GPU with one of several",
     ),
     (AUTO, "generation.vllm_mode=colocate"): (CUDA, 1, "reload", "the engine is in this process"),
+    (AUTO, "generation.engine.devices=[0]"): (CUDA, 1, "reload", "the server is on the trainer's GPU"),
+    (AUTO, "generation.engine.extra_args=['--data-parallel-size=2']"): (
+        CUDA,
+        1,
+        "reload",
+        "generation.engine.extra_args spreads",
+    ),
     (AUTO, "generation.async_steps=1"): (CUDA, 1, "reload", "a server may need weights again"),
     ("generation.weight_transfer=nccl",): (CUDA, 1, "nccl", ""),
 }

@@ -25,6 +25,9 @@ from maxent_grpo.training.types.generation import VLLMClientConfig
 
 logger = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 5.0
+"""Longest that a request may take which only tidies up."""
+
 
 @dataclass
 class Server:
@@ -236,11 +239,11 @@ class HttpEngine:
             carrier.carry(server.url, partial(self._post, server))
             self._post(server, "/reset_prefix_cache", None)
             self._post(server, "/update_weight_version", {"new_version": self._named(version)})
-        except (requests.RequestException, MaxentGrpoError):
-            with suppress(
-                requests.RequestException, MaxentGrpoError
-            ):  # what went wrong first is told, and decides what follows
-                self._post(server, "/resume", None)
+        except (requests.RequestException, MaxentGrpoError) as error:
+            # what went wrong first is told, and decides what follows; where that is the end, a server that hangs is not waited for
+            timeout = CLOSE_SECONDS if isinstance(error, GenerationError) else self._client.timeout
+            with suppress(requests.RequestException, MaxentGrpoError):
+                transport.content(transport.post(f"{server.url}/resume", None, timeout=timeout))
             raise
         self._post(server, "/resume", None)
         server.num_failed = 0

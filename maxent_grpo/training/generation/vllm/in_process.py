@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from maxent_grpo.errors import GenerationError
+from maxent_grpo.errors import GenerationError, MaxentGrpoError
 from maxent_grpo.training.generation.vllm.ask import Answer, Ask, checked_logp, finish_reason
 from maxent_grpo.training.generation.vllm.engine import Place
-from maxent_grpo.training.generation.vllm.server_process import ServerOptions, engine_arguments
+from maxent_grpo.training.generation.vllm.server_process import ServerOptions, computing_environment, engine_arguments
 from maxent_grpo.training.generation.vllm.weights import Snapshots
 
 HERE = "the engine in this process"
@@ -30,8 +30,7 @@ class InProcessEngine:
         # one process: weights and errors need no way between two, and nothing is left behind when this one ends
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        if options.kv_cache_gib is not None:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
+        os.environ.update(computing_environment(options, os.environ))
         with _lent():
             from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -39,12 +38,16 @@ class InProcessEngine:
         self._snapshots, self._sleeps = snapshots, sleeps
         self._is_asleep = False
         self._version: int | None = None
+        with _lent():
+            self._rest()  # a run that goes on loads its optimiser next
 
     def complete(self, asks: Sequence[Ask], version: int, *, partly: bool = False) -> list[list[Answer] | None]:
         """The completions of each ask; see ``Engine``."""
         from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue]
         from vllm.sampling_params import StructuredOutputsParams  # pyright: ignore[reportMissingImports]
 
+        if not asks:
+            return []
         if self._version is not None and self._version != version:
             raise GenerationError(f"{HERE} has the weights of version {self._version}, not of {version}")
         parameters: list[Any] = []
@@ -59,9 +62,7 @@ class InProcessEngine:
         with _lent():
             self._wake()
             outputs = self._llm.generate(prompts, parameters, use_tqdm=False)
-            if self._sleeps:
-                self._llm.sleep(level=1)
-                self._is_asleep = True
+            self._rest()
             return [
                 [_answer(output, ask) for output in sorted(request.outputs, key=lambda output: output.index)]
                 for ask, request in zip(asks, outputs, strict=True)
@@ -112,6 +113,11 @@ class InProcessEngine:
         self._llm = None
         gc.collect()
 
+    def _rest(self) -> None:
+        if self._sleeps:
+            self._llm.sleep(level=1)
+            self._is_asleep = True
+
     def _wake(self) -> None:
         if self._is_asleep:
             self._llm.wake_up()
@@ -146,8 +152,18 @@ def _lent() -> Iterator[None]:
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     try:
         yield
-    except (RuntimeError, ValueError, KeyError, IndexError, AssertionError) as error:
-        raise GenerationError(f"{HERE} failed ({type(error).__name__}: {str(error).splitlines()[:1]})") from error
+    except Exception as error:
+        if isinstance(error, MaxentGrpoError | ImportError) or not isinstance(error, _failures()):
+            raise
+        said = str(error).splitlines()
+        raise GenerationError(f"{HERE} failed ({type(error).__name__}: {said[0] if said else 'no words'})") from error
     finally:
         torch.set_num_threads(threads)
         torch.set_rng_state(state)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What an engine raises when it fails; an exception of vLLM's own has no base among Python's but the widest."""
+    from vllm.exceptions import VLLMError  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
+
+    return RuntimeError, ValueError, KeyError, IndexError, AssertionError, VLLMError

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ POLICY_NAME = "policy"
 """What the served model is called."""
 PREFILL_TOKENS = 8192
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+POINTERS = ("See root cause", "See stack trace")
+"""In lines of vLLM's log that name no fault and point to another line."""
 TELL_SECONDS = 10.0
 POLL_SECONDS = 0.5
 CLOSE_SECONDS = 2 * guard.GRACE_SECONDS + 5
@@ -112,8 +114,7 @@ def server_environment(options: ServerOptions) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
     }
-    if options.kv_cache_gib is not None:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
+    environment |= computing_environment(options, environment)
     if options.threads is not None:
         environment["OMP_NUM_THREADS"] = str(options.threads)
     if options.transfer is WeightTransfer.ipc:
@@ -121,6 +122,17 @@ def server_environment(options: ServerOptions) -> dict[str, str]:
     if options.devices:
         environment[VISIBLE] = _visible(options.devices, os.environ.get(VISIBLE))
     return environment
+
+
+def computing_environment(options: ServerOptions, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables that decide what an engine computes with, wherever it runs; what is ``given`` stays."""
+    chosen: dict[str, str] = {}
+    if options.kv_cache_gib is not None:
+        chosen["VLLM_CPU_KVCACHE_SPACE"] = str(options.kv_cache_gib)
+    if options.dtype == "float32":
+        # Triton's products of float32 keep 10 bits of the mantissa otherwise, and log-probabilities are off by more than rounding
+        chosen["TRITON_F32_DEFAULT"] = given.get("TRITON_F32_DEFAULT", "ieee")
+    return chosen
 
 
 def _visible(devices: tuple[int, ...], seen: str | None) -> str:
@@ -174,7 +186,7 @@ class ServerProcess:
             waited = time.monotonic() - started
             if not self.is_running:
                 self.close()
-                raise GenerationError(f"the vLLM server ended while starting: {self._last_lines()}")
+                raise GenerationError(f"the vLLM server ended while starting: {last_words(self._log)}; see {self._log}")
             if waited > self._options.startup_seconds:
                 self.close()
                 raise GenerationError(
@@ -199,12 +211,6 @@ class ServerProcess:
             self._process.kill()
             self._process.wait()
 
-    def _last_lines(self) -> str:
-        text = self._log.read_text(encoding="utf-8", errors="replace")
-        errors = [line.strip() for line in text.splitlines() if "Error" in line]
-        last = errors or [line.strip() for line in text.splitlines() if line.strip()] or ["it wrote nothing"]
-        return f"{last[-1]}; see {self._log}"
-
 
 def is_healthy(url: str) -> bool:
     """Whether a server answers there."""
@@ -212,3 +218,10 @@ def is_healthy(url: str) -> bool:
         return transport.get(f"{url}/health", timeout=5).ok
     except requests.RequestException:
         return False
+
+
+def last_words(log: Path) -> str:
+    """The last line of a server's log that names a fault, or where none does its last line."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line and not any(pointer in line for pointer in POINTERS)]
+    return (errors or lines or ["it wrote nothing"])[-1]

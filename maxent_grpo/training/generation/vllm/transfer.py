@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -34,6 +35,9 @@ T = TypeVar("T")
 
 IPC_BUFFER = 1024**3
 """Most memory through which CUDA IPC hands over the weights, but for a tensor that is larger alone [bytes]."""
+NCCL_BUFFER = 256 * 1024**2
+"""Least that is broadcast at a time; each side holds two of these, each larger by up to the largest tensor. A server has them outside
+its share of the GPU's memory, which keys and values have filled [bytes]."""
 CLOSE_SECONDS = 5.0
 NOT_CONFIGURED = "Weight transfer not configured"
 """What vLLM says when a server was started without a transfer engine."""
@@ -88,7 +92,8 @@ class Control:
     """What vLLM's engines ask of a server, over HTTP: vLLM's ``VLLMWeightSyncClient``."""
 
     def __init__(self, post: Post) -> None:
-        self._post = post
+        self.post = post
+        """Asks the server."""
         self.failed: Future[None] = Future()
         """Has the error of the first request that failed: the other side of a collective call may then wait in vain."""
 
@@ -119,7 +124,7 @@ class Control:
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> None:
         try:
-            self._post(path, body)
+            self.post(path, body)
         except Exception as error:  # whoever waits for the collective call is told as well
             if not self.failed.done():
                 self.failed.set_exception(error)
@@ -144,18 +149,32 @@ class Transfer:
     def carry(self, url: str, post: Post) -> None:
         """Meet the server if it is a new one, and send; see ``Carrier``."""
         with self._one_at_a_time:
+            sender, control = None, Control(post)
             try:
-                sender, control = self._senders.pop(url, None) or self._meet(url, Control(post))
-                self._within(control, sender.send_weights)
-            except GenerationError:
-                raise
+                sender, control = self._senders.pop(url, None) or self._meet(url, control)
+                self._within(control, partial(self._send, sender))
             except Exception as error:
+                self._abandon(sender, control)
+                if isinstance(error, GenerationError):
+                    raise
                 # the two sides no longer agree on what comes next, and a broadcast that was begun cannot be taken back
                 raise GenerationError(
                     f"{url} did not take the weights by generation.weight_transfer={self._way} ({transport.reason(error)}): see "
                     "its log; generation.vllm.timeout sets how long it may take, and reload goes through a file"
                 ) from error
             self._senders[url] = sender, control
+
+    def _send(self, sender: Any) -> None:
+        device = next(self._model.parameters()).device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # vLLM reads the tensors on streams of its own, which wait for no other
+        sender.send_weights()
+
+    def _abandon(self, sender: Any, control: Control) -> None:
+        """Abort what a sender has begun: a broadcast whose other side is gone would hold up everything else on this GPU for ever."""
+        if sender is not None:
+            with suppress(Exception):  # what went wrong before is told
+                _waited(self._here(sender.shutdown), Control(control.post), CLOSE_SECONDS)
 
     def close(self) -> None:
         """Part from the servers."""
@@ -212,6 +231,7 @@ class Transfer:
             world_size=1 + int(workers),
             rank=0,
             packed=True,
+            packed_buffer_size_bytes=NCCL_BUFFER,
         )
 
     def _within(self, control: Control, call: Callable[[], T]) -> T:
