@@ -30,6 +30,8 @@ HARM = "pass@1"
 MEASURES = ("pass@1", "pass@8", "coverage@8", "distinct@8", "H_valid", "greedy", "kl_to_optimum")
 TESTED = ("coverage@8", "pass@8", "pass@1")
 """Outcomes with p-values, each a family of its own for Holm's adjustment over arms."""
+SAME_START = 0.005
+"""Largest difference of outcomes between the starts of a pair in two parts: another machine's arithmetic gives other last digits."""
 LEAST_FOR_TESTS = 6
 """Fewest pairs whose signs can give a p below .05."""
 Record = dict[str, Any]
@@ -94,7 +96,7 @@ def read_results(study: Study, folder: Path) -> Results:
     """
     records: dict[tuple[str, str, int], Record] = {}
     settings: dict[tuple[str, str], str] = {}
-    starts: dict[tuple[str, int], Record] = {}
+    starts: dict[tuple[str, int], Record] = {}  # of a part, and of a task
     for path in sorted(folder.glob("*/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         part, arm, pair = record["part"], record["arm"], record["pair"]
@@ -103,8 +105,11 @@ def read_results(study: Study, folder: Path) -> Results:
                 f"{path}: other settings than the other runs of {part}/{arm}, so that they are no repetitions"
             )
         start = record["curve"][0]
-        if starts.setdefault((record["task"], pair), start) != start:
-            raise ValueError(f"{path}: another start than the other runs of pair {pair} of {record['task']}")
+        if starts.setdefault((part, pair), start) != start:
+            raise ValueError(f"{path}: another start than the other runs of pair {pair} of {part}")
+        of_task = starts.setdefault((record["task"], pair), start)
+        if max(abs(start[name] - of_task[name]) for name in (PRIMARY, HARM)) > SAME_START:
+            raise ValueError(f"{path}: another start than pair {pair} of {record['task']} has in other parts")
         records[part, arm, pair] = record
     return Results(study, records)
 

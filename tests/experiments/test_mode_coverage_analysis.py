@@ -132,7 +132,16 @@ def test_runs_of_one_pair_began_alike(tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     record["curve"][0][PRIMARY] += 0.001
     path.write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="another start than the other runs of pair 3 of coloring"):
+    with pytest.raises(ValueError, match="another start than the other runs of pair 3 of confirmatory"):
+        read_results(STUDY, tmp_path / "records")
+    moved = tmp_path / "records/doses/maxent-3.json"
+    moved.parent.mkdir()
+    path.rename(moved)
+    moved.write_text(json.dumps(record | {"part": "doses"}))
+    read_results(STUDY, tmp_path / "records")  # a last digit, as another machine gives it
+    record["curve"][0][PRIMARY] += 0.01
+    moved.write_text(json.dumps(record | {"part": "doses"}))
+    with pytest.raises(ValueError, match="another start than pair 3 of coloring has in other parts"):
         read_results(STUDY, tmp_path / "records")
 
 
