@@ -42,6 +42,7 @@ def _shaping(config: RootConfig) -> Iterator[str]:
         for path, value, off in (
             ("scoring.shaping.kind", shaping.kind, Shaping.none),
             ("scoring.shaping.overlong_buffer", shaping.overlong_buffer, 0),
+            ("scoring.policy_entropy_bonus_coef", scoring.policy_entropy_bonus_coef, 0.0),
         ):
             if value != off:
                 yield (
@@ -126,6 +127,11 @@ def _token_selection(config: RootConfig) -> Iterator[str]:
 
 def _clip_cov(config: RootConfig) -> Iterator[str]:
     scoring = config.scoring
+    if scoring.ratio_level is RatioLevel.sequence and scoring.advantage is not AdvantageKind.none:
+        yield (
+            "scoring.token_selection.kind=clip_cov with scoring.ratio_level=sequence chooses among tokens that the clip leaves, and that "
+            "clips whole completions: use scoring.ratio_level=token or another scoring.token_selection.kind"
+        )
     for path, value, clips in (
         ("scoring.surrogate.kind", str(scoring.surrogate.kind), str(Surrogate.clip)),
         ("scoring.clipping.use_clip_objective", str(scoring.clipping.use_clip_objective).lower(), "true"),

@@ -12,6 +12,9 @@ from maxent_grpo.training.types.choices import AdvantageKind, GroupLoss, MetaMod
 FIRST_ORDER_INTERVAL = 10
 """Fewest optimiser steps between two updates by meta-gradients of the reward [steps]."""
 
+LEAST_TAU = 1e-8
+"""Smallest temperature at which the weights have a derivative in it, as `objective.weights` has it."""
+
 
 def meta_rules(config: RootConfig) -> Iterator[str]:
     """The sentence of every contradiction that `controller=meta` takes part in."""
@@ -23,6 +26,11 @@ def meta_rules(config: RootConfig) -> Iterator[str]:
         yield (
             f"controller.min_groups={controller.min_groups} exceeds optimization.prompts_per_step={prompts}: no step has that "
             f"many groups, so nothing would be adapted; use controller.min_groups={prompts} or less"
+        )
+    if controller.tau_min < LEAST_TAU:
+        yield (
+            f"controller.tau_min={controller.tau_min:g}: below {LEAST_TAU:g} the weights no longer depend on tau, and have no derivative in "
+            f"it; use controller.tau_min={LEAST_TAU:g} or more"
         )
     if controller.adapt_beta and controller.beta_min == 0:
         yield (

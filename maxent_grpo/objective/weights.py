@@ -42,11 +42,12 @@ def utility_log_q(
     K is the number of valid completions and eps = min(epsilon, 1/K). The floor bounds every gap of log q by log(1/eps).
     Adding a constant to all utilities of a group changes nothing.
     """
-    q = masked_log_softmax(utilities / temperature, valid).exp()
-    count = valid.sum(dim=-1, keepdim=True).clamp(min=1)
-    floor = torch.minimum(torch.full_like(q[..., :1], epsilon), 1.0 / count.to(q.dtype))
-    floored = (1.0 - count * floor) * q + floor
-    return torch.where(valid, floored.log(), torch.full_like(q, -torch.inf))
+    log_q = masked_log_softmax(utilities / temperature, valid)
+    count = valid.sum(dim=-1, keepdim=True).clamp(min=1).to(log_q.dtype)
+    floor = torch.minimum(torch.full_like(log_q[..., :1], epsilon), 1.0 / count)
+    # in logs throughout: without a floor q itself may be smaller than any number
+    floored = torch.logaddexp(torch.log1p(-count * floor) + log_q, floor.log())
+    return torch.where(valid, floored, torch.full_like(log_q, -torch.inf))
 
 
 def maxent_log_weights(
@@ -74,8 +75,10 @@ def maxent_log_weights(
         best = log_q.masked_fill(~valid, -torch.inf)
         ties = valid & (best >= best.amax(dim=-1, keepdim=True))
         return masked_log_softmax(torch.zeros_like(log_q), ties)
-    tilt = beta * log_reference.masked_fill(~valid, 0.0) if beta > 0 else torch.zeros_like(log_q)
-    return masked_log_softmax((log_q.masked_fill(~valid, 0.0) + tilt) / denominator, valid)
+    exponent = log_q.masked_fill(~valid, 0.0) / denominator
+    if beta > 0:  # the share of beta is at most 1, where beta times a score may be beyond all numbers
+        exponent = exponent + log_reference.masked_fill(~valid, 0.0) / (1.0 + tau / beta)
+    return masked_log_softmax(exponent, valid)
 
 
 def weight_entropy(log_weights: Float[Tensor, "prompts group"]) -> Float[Tensor, " prompts"]:

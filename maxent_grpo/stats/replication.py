@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maxent_grpo.stats.compare import CHUNK, LEVEL, NUM_RESAMPLES, SEED, Interval, means_of_draws
+from maxent_grpo.stats.compare import CHUNK, LEVEL, NUM_RESAMPLES, ROUNDING, SEED, Interval, means_of_draws
 
 LEAST_SEEDS = 2
 """Fewest seeds between which anything can vary."""
@@ -154,9 +154,10 @@ def probability_of_improvement(
 
 def _wins(left: Sequence[NDArray[np.float64]], right: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Share of pairs that the left one wins, ties as halves, averaged over tasks [resamples]; inputs [resamples, seeds]."""
-    shares = [
-        ((np.sign(x[:, :, None] - y[:, None, :]) + 1) / 2).mean(axis=(1, 2)) for x, y in zip(left, right, strict=True)
-    ]
+    shares: list[NDArray[np.float64]] = []
+    for x, y in zip(left, right, strict=True):
+        gaps = x[:, :, None] - y[:, None, :]
+        shares.append(((np.sign(np.where(np.abs(gaps) <= ROUNDING, 0.0, gaps)) + 1) / 2).mean(axis=(1, 2)))
     return np.mean(shares, axis=0)
 
 

@@ -153,6 +153,8 @@ class ScoredTokens:
 
     mask: Tensor
     """Tokens that are trained."""
+    measured: Tensor
+    """Tokens that a completion's probability is made of; see ``RolloutTokens``."""
     sampled_logp: Tensor
     """Log-probabilities as the sampler reported them."""
     sampled_known: Tensor
@@ -221,6 +223,7 @@ def assign_credit(
         shaped_utils=None if credit.shaped is None else credit.shaped.flatten().tolist(),
         normalized_utils=None if credit.normalised is None else credit.normalised.flatten().tolist(),
         row_weights=None if row_weights is None or _is_discount(scoring) else row_weights.tolist(),
+        right=facts.right.flatten().tolist(),
         **_answer_entropies(scoring, facts, row_weights),
     )
 
@@ -238,7 +241,9 @@ def group_facts(
     lengths = tokens.mask.sum(dim=-1).cpu().view_as(valid)
     mean_logp = None
     if method.needs_behaviour_logp:
-        mean_logp = behaviour_sums(tokens).view_as(valid) / lengths.clamp(min=1)
+        mean_logp = behaviour_sums(tokens).view_as(valid) / tokens.measured.sum(dim=-1).cpu().view_as(valid).clamp(
+            min=1
+        )
     return GroupFacts(
         valid=valid,
         lengths=lengths,
@@ -259,18 +264,18 @@ def group_facts(
 
 
 def behaviour_sums(tokens: ScoredTokens) -> Tensor:
-    """Log-probability of each completion's trained tokens under the sampler [N], in float64.
+    """Log-probability of each completion under the sampler [N], in float64.
 
     Raises:
         GenerationError: the sampler left some out.
     """
-    missing = int((tokens.mask & ~tokens.sampled_known).sum())
+    missing = int((tokens.measured & ~tokens.sampled_known).sum())
     if missing:
         raise GenerationError(
-            f"the sampler reported no log-probability for {missing} of {int(tokens.mask.sum())} tokens, and this method's "
+            f"the sampler reported no log-probability for {missing} of {int(tokens.measured.sum())} tokens, and this method's "
             "credit depends on them: let the sampler report log-probabilities, or choose a method that does not need them"
         )
-    return torch.where(tokens.mask, tokens.sampled_logp.double(), 0.0).sum(dim=-1).cpu()
+    return torch.where(tokens.measured, tokens.sampled_logp.double(), 0.0).sum(dim=-1).cpu()
 
 
 def _group_keys(names: Sequence[str | None]) -> list[int]:

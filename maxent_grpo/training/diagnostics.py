@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -125,17 +126,17 @@ class StepSums:
         self.raw_min = min(self.raw_min, float(raw[known].min()))
         self.raw_max = max(self.raw_max, float(raw[known].max()))
 
-    def add_kl(self, logp: Tensor, reference_logp: Tensor, mask: Tensor) -> None:
-        """k3 to the reference of a slice, in all and by completion length."""
+    def add_kl(self, logp: Tensor, reference_logp: Tensor, mask: Tensor, lengths: Sequence[int]) -> None:
+        """k3 to the reference of a slice, in all and by ``lengths``, those of the completions [tokens]."""
         k3 = kl_k3(token_divergence(logp, reference_logp, mask))
         rows = torch.where(mask, k3, torch.zeros_like(k3)).sum(dim=-1).tolist()
-        lengths = mask.sum(dim=-1).tolist()
+        tokens = mask.sum(dim=-1).tolist()
         self.kl += sum(rows)
-        self.kl_tokens += sum(lengths)
-        for value, length in zip(rows, lengths, strict=True):
+        self.kl_tokens += sum(tokens)
+        for value, count, length in zip(rows, tokens, lengths, strict=True):
             name = length_bucket(length)
             self.kl_by_bucket[name] = self.kl_by_bucket.get(name, 0.0) + value
-            self.tokens_by_bucket[name] = self.tokens_by_bucket.get(name, 0.0) + length
+            self.tokens_by_bucket[name] = self.tokens_by_bucket.get(name, 0.0) + count
 
     def merged(self, accelerator: Accelerator) -> StepSums:
         """The sums of all processes."""

@@ -243,7 +243,7 @@ def _scored(ctx: TrainingLoopContext, resources: StepResources, groups: Sequence
     batch, graded = join_groups([group.sampled for group in fresh])
     shaped = rollout_tokens(ctx, batch, graded)
     rows = RowRange(0, shaped.tokens.total_sequences)
-    logp, entropy = score_at_weights(ctx, resources, shaped.tokens, shaped.mask, rows)
+    logp, entropy = score_at_weights(ctx, resources, shaped.tokens, shaped.measured, rows)
     if ctx.scoring.policy_entropy_bonus_coef == 0:
         entropy = None
     scored = [group for group in groups if group.logp is not None]

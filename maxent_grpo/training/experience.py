@@ -73,6 +73,8 @@ class Experience:
     tokens: ScoreBatch
     mask: Tensor
     """[N, T] tokens that are trained."""
+    measured: Tensor
+    """[N, T] tokens of valid rows that credit and reference scores are made of, trained or not."""
     sampled_logp: Tensor
     """[N, T] log-probs as the sampler reported them."""
     sampled_known: Tensor
@@ -180,7 +182,7 @@ def build_experience(
     """
     scoring = ctx.scoring
     with clock.phase("prepare"):
-        tokens, valid, complete, mask = rollout_tokens(ctx, batch, graded)
+        tokens, valid, complete, mask, measured = rollout_tokens(ctx, batch, graded)
         sampled_logp, sampled_known = sampled_logp_tensor(tokens, graded.records)
 
     old = None
@@ -188,11 +190,11 @@ def build_experience(
         old = OldScores(saved["old_logp"], saved["token_entropy_mean"], saved["old_known"])
     elif scoring.policy_entropy_bonus_coef > 0:  # credit depends on the entropy of every completion
         with clock.phase("old_policy"):
-            old = score_old(ctx, resources, tokens, mask, earlier)
+            old = score_old(ctx, resources, tokens, measured, earlier)
     assert resources.method is not None
     method = resources.method
     with clock.phase("prepare"):
-        sampled = ScoredTokens(mask, sampled_logp, sampled_known)
+        sampled = ScoredTokens(mask, measured, sampled_logp, sampled_known)
         entropy = None if old is None else old.token_entropy_mean
         behaviour = None
         if method.needs_behaviour_logp:  # which a sampler may have left out for one process alone
@@ -207,15 +209,15 @@ def build_experience(
             scored = scored_groups(method, scoring, rewards, valid, complete.view_as(valid), counted, mask)
     if old is None:
         with clock.phase("old_policy"):
-            old = score_old(ctx, resources, tokens, mask, earlier, scored)
+            old = score_old(ctx, resources, tokens, measured, earlier, scored)
 
     reference = None
     if scoring.reference_logprobs_source == ReferenceSource.model:
         with clock.phase("reference"):
-            reference = _reference(ctx, resources, tokens, mask, scored, saved)
+            reference = _reference(ctx, resources, tokens, measured, scored, saved)
     mask = mask & counted.repeat_interleave(graded.group_size).unsqueeze(-1)
     return Experience(
-        batch, graded, rewards, valid, complete, tokens, mask, sampled_logp, sampled_known,
+        batch, graded, rewards, valid, complete, tokens, mask, measured, sampled_logp, sampled_known,
         old.logp, old.token_entropy_mean, behaviour, reference, counted, scored, portions, list(places),
         info.epoch, info.step_in_epoch, policy_version, anchor_version,
         saved["earlier_versions"] if saved is not None else (earlier.versions if earlier is not None else []), old.known,
@@ -232,6 +234,9 @@ class RolloutTokens(NamedTuple):
     """[P, G] rows that ended by themselves."""
     mask: Tensor
     """[N, T] tokens that are trained."""
+    measured: Tensor
+    """[N, T] tokens that a completion's probability and entropy are made of, in truncated rows too whose loss is masked: these
+    stay in their group's statistics."""
 
 
 def rollout_tokens(ctx: TrainingLoopContext, batch: GenerationBatch, graded: GradedRollout) -> RolloutTokens:
@@ -245,13 +250,14 @@ def rollout_tokens(ctx: TrainingLoopContext, batch: GenerationBatch, graded: Gra
     )
     valid = valid_rows(graded, ctx.scoring.truncation)
     complete = complete_rows(graded.records)
+    measured = tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & valid.view(-1, 1)
     mask = trained_tokens(tokens, valid.flatten(), complete, ctx.scoring.truncation)
-    return RolloutTokens(tokens, valid, complete.view_as(valid), mask)
+    return RolloutTokens(tokens, valid, complete.view_as(valid), mask, measured)
 
 
 def _behaviour_scores(tokens: ScoredTokens, scoring: ScoringSettings) -> Tensor:
     weighting = scoring.weighting
-    lengths = tokens.mask.sum(dim=-1)
+    lengths = tokens.measured.sum(dim=-1)
     return sequence_score(
         behaviour_sums(tokens), lengths, mode=weighting.score_mode, score_length=weighting.score_length
     )
@@ -259,7 +265,7 @@ def _behaviour_scores(tokens: ScoredTokens, scoring: ScoringSettings) -> Tensor:
 
 def refresh_reference(ctx: TrainingLoopContext, resources: StepResources, experience: Experience) -> Experience:
     """The experience with reference log-probs of the reference as it is now."""
-    reference = _reference(ctx, resources, experience.tokens, experience.mask, experience.scored, None)
+    reference = _reference(ctx, resources, experience.tokens, experience.measured, experience.scored, None)
     return replace(experience, reference=reference)
 
 
@@ -372,7 +378,7 @@ def _reference(
     ctx: TrainingLoopContext,
     resources: StepResources,
     tokens: ScoreBatch,
-    mask: Tensor,
+    measured: Tensor,
     scored: Tensor,
     saved: Mapping[str, Any] | None,
 ) -> ReferenceLogprobs:
@@ -383,4 +389,4 @@ def _reference(
         assert resources.reference_scorer is not None
         logp, _ = score_groups(resources.reference_scorer, ctx.runtime.get_ref_model(), tokens, scored)
     rows = scored.repeat_interleave(ctx.generation.num_generations)
-    return reference_from_tokens(logp, mask, ctx.scoring.weighting, rows)
+    return reference_from_tokens(logp, measured, ctx.scoring.weighting, rows)

@@ -62,22 +62,23 @@ def score_old(
     ctx: TrainingLoopContext,
     resources: StepResources,
     tokens: ScoreBatch,
-    mask: Tensor,
+    measured: Tensor,
     earlier: EarlierScores | None,
     scored: Tensor | None = None,
 ) -> OldScores:
     """The scores of the groups carried over, as they were taken, before those of the fresh rows, where these are needed.
 
-    ``scored`` [P] are the groups that will be trained; fresh rows of the others have 0.
+    ``measured`` [N, T] are the tokens that mean entropies are taken over; ``scored`` [P] the groups that will be trained, and fresh
+    rows of the others have 0.
     """
     first, last = 0 if earlier is None else sum(len(logp) for logp in earlier.logp), tokens.total_sequences
     needed = needs_old_scores(ctx.scoring, ctx.optimization.schedule) and first < last
     fresh_logp, fresh_entropy = (
-        score_at_weights(ctx, resources, tokens, mask, RowRange(first, last), scored) if needed else (None, None)
+        score_at_weights(ctx, resources, tokens, measured, RowRange(first, last), scored) if needed else (None, None)
     )
     if earlier is None or first == 0:
         return OldScores(fresh_logp, fresh_entropy, None)
-    width = mask.shape[1]
+    width = measured.shape[1]
     like = earlier.logp[0] if fresh_logp is None else fresh_logp
     logp = [pad(part, (0, width - part.shape[1])).to(like) for part in earlier.logp]
     if fresh_logp is None:
@@ -97,7 +98,7 @@ def score_at_weights(
     ctx: TrainingLoopContext,
     resources: StepResources,
     tokens: ScoreBatch,
-    mask: Tensor,
+    measured: Tensor,
     rows: RowRange,
     scored: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -114,9 +115,9 @@ def score_at_weights(
     logp = logp[rows.slice]
     if entropy is None:
         return logp, None
-    entropy, mask = entropy[rows.slice], mask[rows.slice].to(entropy.device)
-    total = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=-1)
-    return logp, total / mask.sum(dim=-1).clamp(min=1)
+    entropy, measured = entropy[rows.slice], measured[rows.slice].to(entropy.device)
+    total = torch.where(measured, entropy, torch.zeros_like(entropy)).sum(dim=-1)
+    return logp, total / measured.sum(dim=-1).clamp(min=1)
 
 
 def score_groups(

@@ -308,7 +308,8 @@ def _measure(
     if scores.policy_entropy_sum is not None:
         sums.add_entropy(scores.policy_entropy_sum.detach(), mask)
     if targets.reference_logp is not None:
-        sums.add_kl(logp, targets.reference_logp, mask)
+        lengths = rows.tokens.completion_attention_mask[piece.slice].sum(dim=-1).tolist()
+        sums.add_kl(logp, targets.reference_logp, mask, lengths)
     trainer = trainer_logp(logp, rows, piece)
     known = rows.sampled_known[piece.slice].to(logp.device) & mask
     if not at_anchor:

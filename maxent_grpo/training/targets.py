@@ -14,6 +14,7 @@ from maxent_grpo.objective.weights import (
     listwise_groups,
     masked_log_softmax,
     maxent_log_weights,
+    utility_log_q,
 )
 from maxent_grpo.training.control.base import InformativeGroups
 from maxent_grpo.training.types.choices import NeutralGroups, ScoreMode
@@ -96,18 +97,20 @@ def group_evidence(
     """Utilities, q and reference scores of every group, and which completions take part.
 
     Args:
-        rewards: utilities and q of the groups.
+        rewards: utilities of the groups, and which completions are right.
         valid: [P, G] rows with a valid reward that are not excluded.
         complete: [P, G] rows that ended by themselves. A truncated completion's score is the probability of a prefix,
             larger than that of any completion it could have become, so it takes no part in the listwise term.
         reference: reference scores, or None where none is kept.
-        weighting: which neutral groups take part.
+        weighting: which neutral groups take part, and the temperature and floor of q, which is over the completions that do.
         behaviour_scores: [P, G] scores under the sampler, where the method looks at them.
         counted: [P] groups that the loss is made of; None is all.
     """
-    q = torch.tensor(rewards.q_grouped, dtype=torch.float64).view_as(valid)
-    utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(q)
-    right = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(q) >= weighting.right_threshold
+    utilities = torch.tensor(rewards.credited_utils, dtype=torch.float64).view_as(valid)
+    if rewards.right is None:
+        right = torch.tensor(rewards.total_utils, dtype=torch.float64).view_as(valid) >= weighting.right_threshold
+    else:
+        right = torch.tensor(rewards.right, dtype=torch.bool).view_as(valid)
     takes_part = valid & complete
     if counted is not None:
         takes_part = takes_part & counted.unsqueeze(-1)
@@ -119,8 +122,8 @@ def group_evidence(
         keep_wrong=weighting.neutral_groups is NeutralGroups.keep,
     )
     takes_part = takes_part & groups.unsqueeze(-1)
-    log_q = torch.where(takes_part, q.log(), torch.full_like(q, -torch.inf))
-    log_reference = None if reference is None else reference.ref_logp_sum.double().cpu().view_as(q)
+    log_q = utility_log_q(utilities, takes_part, temperature=weighting.q_temperature, epsilon=weighting.q_epsilon)
+    log_reference = None if reference is None else reference.ref_logp_sum.double().cpu().view_as(utilities)
     return GroupEvidence(utilities, right, log_q, log_reference, behaviour_scores, valid, takes_part)
 
 

@@ -44,6 +44,11 @@ CASES = [
         "inside its bounds; use scoring.weighting.tau=10.0 or wider bounds",
     ),
     (
+        ("controller.tau_min=1e-9",),
+        "controller.tau_min=1e-09: below 1e-08 the weights no longer depend on tau, and have no derivative in it; use "
+        "controller.tau_min=1e-08 or more",
+    ),
+    (
         ("controller.adapt_beta=true",),
         "scoring.weighting.beta=0.0 lies outside controller.beta_min=0.0001 and controller.beta_max=10.0: a controller starts "
         "inside its bounds; use scoring.weighting.beta=0.0001 or wider bounds",

@@ -28,6 +28,10 @@ CREDIT_SENTENCES: dict[tuple[str, ...], list[str]] = {
         "scoring.shaping.overlong_buffer=2 changes how much a completion is worth, and scoring.advantage=pass_at_k looks only "
         "at which are right: use scoring.shaping.overlong_buffer=0, or scoring.advantage=group_mean",
     ],
+    ("scoring=passk", "scoring.policy_entropy_bonus_coef=0.5", "scoring.policy_entropy=true"): [
+        "scoring.policy_entropy_bonus_coef=0.5 changes how much a completion is worth, and scoring.advantage=pass_at_k looks only "
+        "at which are right: use scoring.policy_entropy_bonus_coef=0.0, or scoring.advantage=group_mean",
+    ],
     ("scoring=maxent_cond", "scoring.advantage=none", "scoring.clipping.use_clip_objective=false",
      "scoring.shaping.kind=unlikeliness"): [
         "scoring.shaping.kind=unlikeliness changes how much a completion is worth, and scoring.group_loss=conditional looks "
@@ -61,6 +65,10 @@ CREDIT_SENTENCES: dict[tuple[str, ...], list[str]] = {
     ("scoring=clip_cov", "scoring.token_selection.covariance_low=5"): [
         "scoring.token_selection.covariance_low=5.0 is not below scoring.token_selection.covariance_high=5.0: no token lies "
         "between; use a smaller scoring.token_selection.covariance_low"
+    ],
+    ("scoring=clip_cov", "scoring.ratio_level=sequence", "scoring.reduction=sequence"): [
+        "scoring.token_selection.kind=clip_cov with scoring.ratio_level=sequence chooses among tokens that the clip leaves, and "
+        "that clips whole completions: use scoring.ratio_level=token or another scoring.token_selection.kind"
     ],
     ("scoring=clip_cov", "scoring.surrogate.kind=soft_gate", "scoring.clipping.use_clip_objective=false"): [
         "scoring.token_selection.kind=clip_cov chooses among the tokens that the clip leaves, and "

@@ -112,6 +112,19 @@ def test_the_floor_bounds_the_gap_of_log_q() -> None:
     assert float(log_q_of(torch.tensor([[5.0, 0.0]]), epsilon=0.9).exp()[0, 1]) == pytest.approx(0.5)
 
 
+def test_without_a_floor_q_may_be_smaller_than_any_number() -> None:
+    utilities, reference = torch.tensor([[800.0, 0.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
+    weights = weights_of(log_q_of(utilities, epsilon=0.0), reference, 400.0, 0.0)
+    assert_equals(weights, torch.softmax(utilities / 400.0, dim=-1))
+
+
+def test_temperatures_beyond_all_measure_have_their_limits() -> None:
+    log_q = log_q_of(torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64))
+    reference = torch.tensor([[-40.0, -41.0, -42.0]], dtype=torch.float64)
+    assert_equals(weights_of(log_q, reference, 0.5, 1e307), torch.softmax(reference, dim=-1))
+    assert_equals(weights_of(log_q, reference, 1e308, 1e308), torch.softmax(reference / 2, dim=-1))
+
+
 def test_zero_temperatures_are_uniform_on_the_exact_ties_among_the_valid() -> None:
     utilities = torch.tensor([[9.0, 0.5, 0.5, 0.1]])
     valid = torch.tensor([[False, True, True, True]])

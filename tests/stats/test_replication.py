@@ -71,6 +71,7 @@ def test_intervals_hold_the_mean_about_as_often_as_they_say() -> None:
 def test_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
     assert probability_of_improvement([[3.0, 1.0]], [[2.0, 1.0]]).mean == (1 + 1 + 0 + 0.5) / 4
     assert probability_of_improvement([[1.0, 1.0]], [[1.0, 1.0]]).mean == 0.5
+    assert probability_of_improvement([[0.5, 0.1 + 0.2]], [[0.5, 0.3]]).mean == 0.5, "equal but for the last digit"
     two_tasks = probability_of_improvement([[2.0, 2.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0, 1.0]])
     assert two_tasks.mean == 0.5, "tasks count alike, however many runs they have"
     apart = probability_of_improvement([[5.0, 6.0, 7.0]], [[1.0, 2.0, 3.0]])

@@ -40,6 +40,13 @@ def test_beyond_the_exact_patterns_are_drawn_and_said_to_be() -> None:
     assert sign_flip([1.0] * 20).p > 0, "a drawn p cannot be 0"
 
 
+def test_two_equal_means_are_a_tie_whatever_their_last_digit() -> None:
+    tie = (0.1 + 0.2) - 0.3
+    assert tie != 0
+    assert sign_test([0.02, 0.03, 0.01, 0.04, 0.02, tie]) == sign_test([0.02, 0.03, 0.01, 0.04, 0.02]) == 0.0625
+    assert sign_test([tie] * 6) == sign_flip([tie] * 6).p == 1.0
+
+
 def test_no_difference_has_p_1() -> None:
     assert sign_flip([0.0, 0.0, 0.0]).p == 1.0
     assert sign_flip([0.5]).p == 1.0

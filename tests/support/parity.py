@@ -225,7 +225,7 @@ def advantages_of(
     spec = RewardSpec([term(name, values) for name, values in rewards.items()], list(weights), normalize)
     graded = grade_rollout(rollout, {name: {} for name in names}, spec)
     nothing = torch.zeros(batch.mask.shape, dtype=torch.float64)
-    tokens = ScoredTokens(batch.mask, nothing, batch.mask)
+    tokens = ScoredTokens(batch.mask, batch.mask, nothing, batch.mask)
     credit = assign_credit(graded, settings, method, tokens, reward=spec)
     return torch.tensor(credit.advantage.samples)
 

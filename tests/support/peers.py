@@ -101,5 +101,6 @@ def credit_of(graded: GradedRollout, method: str = "dr_grpo", **changes: Any) ->
     settings = settings_for(method, **changes)
     resolved = resolve_method(settings, score_mode=ScoreMode.sum, max_completion_len=8)
     shape = (len(graded.records), 2)
-    tokens = ScoredTokens(torch.ones(shape, dtype=torch.bool), -torch.ones(shape), torch.ones(shape, dtype=torch.bool))
+    all_of_them = torch.ones(shape, dtype=torch.bool)
+    tokens = ScoredTokens(all_of_them, all_of_them, -torch.ones(shape), all_of_them)
     return assign_credit(graded, settings, resolved, tokens)

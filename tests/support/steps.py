@@ -161,7 +161,7 @@ def reward_computation(step: Step, method: Method, weighting: WeightingSettings)
         metadata=[{"mode": answer, "key": answer} for answer in answers],
         abstentions=0,
     )
-    tokens = ScoredTokens(step.mask, step.sampled_logp, step.mask)
+    tokens = ScoredTokens(step.mask, step.mask, step.sampled_logp, step.mask)
     return assign_credit(graded, settings_for("dr_grpo", weighting=weighting), method, tokens)
 
 

@@ -70,7 +70,8 @@ def credit_of(
     settings = settings_for(method, **changes)
     resolved = resolve_method(settings, score_mode=ScoreMode.sum, max_completion_len=8)
     shape = (groups * size, 2)
-    tokens = ScoredTokens(torch.ones(shape, dtype=torch.bool), -torch.ones(shape), torch.ones(shape, dtype=torch.bool))
+    all_of_them = torch.ones(shape, dtype=torch.bool)
+    tokens = ScoredTokens(all_of_them, all_of_them, -torch.ones(shape), all_of_them)
     graded = grade_rollout(batch, {name: {"row_id": name} for name in names}, spec)
     return assign_credit(graded, settings, resolved, tokens, reward=spec)
 

@@ -180,10 +180,12 @@ def hand_written_loss(lab: Laboratory, experience: Experience, *, listwise: floa
             max(u[i] for i in members) == min(u[i] for i in members) < weighting.right_threshold if members else True
         )
         if listwise and members and not all_wrong:
-            q = torch.softmax(torch.tensor([u[i] for i in range(len(records)) if valid[i]], dtype=torch.float64), 0)
+            q = torch.softmax(torch.tensor([u[i] for i in members], dtype=torch.float64), 0)
             q = (1 - len(q) * weighting.q_epsilon) * q + weighting.q_epsilon
-            log_q = dict(zip([i for i in range(len(records)) if valid[i]], q.log().tolist(), strict=True))
-            tilted = [log_q[i] + weighting.beta * float(reference[i].sum()) for i in members]
+            tilted = [
+                log_q + weighting.beta * float(reference[i].sum())
+                for log_q, i in zip(q.log().tolist(), members, strict=True)
+            ]
             w = torch.softmax(torch.tensor(tilted, dtype=torch.float64) / (weighting.tau + weighting.beta), 0)
             log_p = torch.log_softmax(torch.stack([current[i].sum() for i in members]), 0)
             cross_entropy.append(-(w * log_p).sum())
@@ -243,6 +245,34 @@ def test_how_truncated_completions_count(laboratory: BuildLaboratory) -> None:
         assert (advantages[cut_off] == 0).all() == (truncation == "exclude")
     assert seen["keep"].rewards.advantage.grouped == seen["mask_loss"].rewards.advantage.grouped
     assert seen["keep"].rewards.advantage.grouped != seen["exclude"].rewards.advantage.grouped
+
+
+@pytest.mark.parametrize(
+    "measuring",
+    [
+        ("scoring=soft", "scoring.weighting.beta=0.05"),
+        ("scoring=seed_grpo",),
+        ("scoring=unlikeliness",),
+        ("scoring=dr_grpo", "scoring.policy_entropy_bonus_coef=0.5", "scoring.policy_entropy=true"),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_what_is_measured_of_a_truncated_completion_does_not_hang_on_whether_it_is_trained(
+    laboratory: BuildLaboratory, measuring: tuple[str, ...]
+) -> None:
+    kept, masked = (laboratory(*measuring, f"scoring.truncation={how}").rollout() for how in ("keep", "mask_loss"))
+    assert not masked.complete.all()
+    assert kept.measured.equal(masked.measured)
+    assert not kept.mask.equal(masked.mask)
+    for measured in ("behaviour_scores", "token_entropy_mean"):
+        one, other = getattr(kept, measured), getattr(masked, measured)
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+    assert kept.rewards.total_utils == masked.rewards.total_utils
+    assert kept.rewards.shaped_utils == masked.rewards.shaped_utils
+    assert kept.rewards.seed_semantic_entropies == masked.rewards.seed_semantic_entropies
+    if kept.reference is not None and masked.reference is not None:
+        assert torch.equal(kept.reference.ref_logp_sum, masked.reference.ref_logp_sum)
 
 
 @pytest.mark.parametrize("method", ["grpo", "dr_grpo", "maxent"])

@@ -68,7 +68,7 @@ class HeldOutRollouts:
             graded = grade_rollout(batch, {row["row_id"]: row for row in chosen}, ctx.reward, state)
         else:  # of fewer prompts than processes some have none
             graded = nothing_graded(ctx.reward, settings.num_generations)
-        tokens, valid, _, _ = rollout_tokens(ctx, batch, graded)
+        tokens, valid, *_ = rollout_tokens(ctx, batch, graded)
         utilities = torch.tensor(graded.utilities, dtype=torch.float64).view_as(valid)
         count, total = global_sum(accelerator, [float(valid.sum()), float(utilities[valid].sum())])
         return HeldOutBatch(

@@ -62,7 +62,7 @@ def reference_from_tokens(
 
     Args:
         token_logp: log-probabilities under the reference.
-        mask: [N, T] tokens that are trained.
+        mask: [N, T] tokens that sequence scores are made of.
         weighting: how sequences are scored.
         scored: [N] rows that means are taken over; None is all of them.
     """

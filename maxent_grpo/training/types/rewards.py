@@ -180,6 +180,8 @@ class RewardComputation:
     """Utilities in units of a deviation, where they were normalised; else None."""
     row_weights: list[list[float]] | None = None
     """Factors of the advantages by group, where they differ within groups or follow from them; None where they do not."""
+    right: list[bool] | None = None
+    """Which completions are right, by the utilities before any bonus; None is by ``total_utils``."""
 
     @property
     def credited_utils(self) -> list[float]:
