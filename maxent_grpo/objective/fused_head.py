@@ -322,8 +322,8 @@ class _Workspace:
 
     def restricted(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The distribution's logits of a block in 32 bits or more, in a buffer that may be written to."""
-        found = self.distribution.restricted(logits, targets)
-        return found if self.narrow is None else self.narrow[: len(found)].copy_(found)
+        wide = logits if self.narrow is None else self.narrow[: len(logits)].copy_(logits)
+        return self.distribution.restricted(wide, targets)
 
     def put_back(self, logits: Tensor, slopes: Tensor) -> None:
         """Leave a block's slopes where its logits were."""

@@ -35,7 +35,7 @@ def sampled_logits(
     limit: the support is the most likely token alone (the first of equals) and its log-probability is 0.
 
     Differentiable in ``logits``: the support is a constant, gradients flow through the values that stay. With every
-    control off the result is the division alone, and ``logits`` itself at temperature 1.
+    control off the result is the division alone, in 32 bits or more, and ``logits`` itself at temperature 1.
 
     Args:
         logits: unnormalised log-probabilities of the model, finite.
@@ -52,13 +52,19 @@ def sampled_logits(
         ValueError: a control is out of its range.
     """
     _check_controls(temperature, top_k, top_p, min_p)
-    scaled = logits if temperature in (0.0, 1.0) else logits / temperature
+    # a narrow type's logits would be rounded once more by the division
+    scaled = logits if temperature in (0.0, 1.0) else widened(logits) / temperature
     removed = _outside_support(scaled.detach(), temperature == 0.0, allowed, top_k, top_p, min_p)
     if removed is None:
         return scaled
     if keep is not None:
         removed = removed.scatter(-1, keep.long().unsqueeze(-1), False)
     return scaled.masked_fill(removed, -math.inf)
+
+
+def widened(values: Tensor) -> Tensor:
+    """In 32 bits or more: the same tensor, but for narrow types."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def penalised_logits(
@@ -206,7 +212,7 @@ def _outside_support(
 def _outside_nucleus(scaled: Tensor, top_p: float) -> Tensor:
     """Mask of the tokens that are not needed to reach probability ``top_p``."""
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
-    probs = torch.softmax(ordered.float() if ordered.dtype.itemsize < 4 else ordered, dim=-1)
+    probs = torch.softmax(widened(ordered), dim=-1)
     before = probs.double().cumsum(dim=-1) - probs
     # a sum that equals top_p but for rounding has reached it: sampler and scorer must not differ by a token there
     slack = NUCLEUS_SLACK_EPS * torch.finfo(probs.dtype).eps

@@ -234,15 +234,16 @@ def room_tokens(completion: int) -> int:
 def draw_bytes(shape: ModelShape, *, restricted: bool, tempered: bool, nucleus: bool, counted: bool) -> int:
     """Per sequence, the tensors over the vocabulary that one token's draw has alive together."""
     size, wide = shape.itemsize, shape.wide
+    after = wide if tempered else size  # the division widens
     # logits, those of the support, a wider copy of narrow ones; their distance from the largest, and weights
-    drawing = size + (size if tempered or restricted else 0) + (0 if size == wide else wide) + 2 * wide
+    drawing = size + (after if tempered or restricted else 0) + (0 if after == wide else wide) + 2 * wide
     if shape.vocab <= 2 * BLOCK_TOKENS:
         # weights, their cumulative sums and a copy in 64 bits; marks
         drawing += 3 * 8 + 1
-    restricting = size + (size if tempered else 0) + (2 * size + 1 if restricted else 0)
+    restricting = size + (wide if tempered else 0) + (2 * after + 1 if restricted else 0)
     if nucleus:
         # sorted logits, their order, probabilities, two sums in 64 bits, marks
-        restricting += 2 * size + 8 + 4 + 2 * 8 + 3
+        restricting += 2 * after + 8 + 4 + 2 * 8 + 3
     counts = 2 * 4 + 2 * wide if counted else 0
     return shape.vocab * (max(drawing, restricting) + counts)
 

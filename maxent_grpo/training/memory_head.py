@@ -34,7 +34,7 @@ def head_rows(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
     size, wide = shape.itemsize, shape.wide
     rows, block = rows_at_once(one.scored, shape.vocab * wide, on_cpu=not path.on_gpu)
     per_value = wide + (0 if size == wide else wide)
-    restricting = 2 * size + 2 + (size if path.tempered else 0) if path.restricted else 0
+    restricting = 2 * wide + 2 + (wide if path.tempered else 0) if path.restricted else 0
     measuring = wide if path.exact_entropy else 0  # p log p
     return shape.vocab * (rows * size + block * (per_value + max(restricting, measuring)))
 
@@ -47,10 +47,14 @@ def head_forward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
         formed = head_gradients(shape, one) + wider if path.foreseen else 0
         return head_rows(shape, one, path) + results + formed
     size, wide = shape.itemsize, shape.wide
-    cut, tempered = (1 if path.restricted else 0), (size if path.tempered else 0)
+    cut, tempered, after = (
+        (1 if path.restricted else 0),
+        (wide if path.tempered else 0),
+        (wide if path.tempered else size),
+    )
     choosing = one.rows * one.kept * shape.vocab * size + one.scored * shape.vocab * size
-    restricting = size + tempered + cut * (2 * size + 1)
-    normalising = size + max(tempered, cut * size) + cut + (0 if size == wide else wide) + wide
+    restricting = size + tempered + cut * (2 * after + 1)
+    normalising = size + max(tempered, cut * after) + cut + (0 if after == wide else wide) + wide
     measuring = 0
     if path.exact_entropy:
         # logits, log-probs, which are possible, a copy without infinities, its exp() * itself, zeros, and their choice

@@ -247,6 +247,15 @@ def test_probabilities_that_do_not_sum_to_one_cannot_push_a_draw_past_the_end(dt
     assert tokens.tolist() == [199] * 64
 
 
+@pytest.mark.parametrize("top_k", [None, 7])
+def test_logits_of_a_narrow_type_are_divided_without_rounding_them_again(top_k: int | None) -> None:
+    logits = (8 * random_logits(4, rows=16, vocab=50)).to(torch.bfloat16)
+    scaled = sampled_logits(logits, temperature=0.7, top_k=top_k)
+    kept = torch.isfinite(scaled)
+    torch.testing.assert_close(scaled[kept].double(), (logits.double() / 0.7)[kept], rtol=1e-6, atol=0)
+    assert sampled_logits(logits, temperature=1.0) is logits
+
+
 def test_a_draw_resolves_probabilities_below_single_precision() -> None:
     tiny = 1e-12
     assert draw([1.0 - tiny, tiny], [1.0 - tiny / 2, 1.0 - 2 * tiny]) == [1, 0]
