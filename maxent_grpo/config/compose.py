@@ -277,6 +277,8 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
     if isinstance(value, dict) and not _names_values(kind_at(path, chosen)):
         changes = [_change(config, f"{path}.{key}", part, may_add) for key, part in cast(dict[str, Any], value).items()]
         return next((change for change in changes if change), None)
+    if isinstance(value, dict):  # names that are written as numbers, such as those of tokens
+        value = {str(name): part for name, part in cast(dict[Any, Any], value).items()}
     try:
         OmegaConf.update(config, path, value, merge=True, force_add=may_add)
     except OmegaConfBaseException:

@@ -154,7 +154,9 @@ def describe(kind: Any) -> str:
         inner = [part for part in get_args(kind) if part is not type(None)]
         return " or ".join([*(describe(part) for part in inner), "null"])
     if free_names(kind):
-        return "names with values, {name: value}"
+        held = get_args(kind)[1]
+        each = "" if free_names(held) or node_type(held) is not None else f", each {describe(held)}"
+        return "names with values, {name: value}" + each
     if get_origin(kind) is list:
         return f"a list, [...], each entry {describe(get_args(kind)[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -150,6 +150,12 @@ def test_a_preset_that_is_not_yaml_is_named(tmp_path: Path) -> None:
     assert [problem.split(" (")[0] for problem in caught.value.problems] == [f"{file}: is not valid YAML"]
 
 
+def test_a_name_that_is_a_number_is_that_name() -> None:
+    words = ["generation=vllm", "generation.vllm.logit_bias={5: -1.0}", "scoring.behavior_logprobs_source=sampler"]
+    config = load_config([*words, "scoring.mismatch.mode=token_truncate", "generation.vllm.url=http://a:1"])
+    assert config.generation.vllm.logit_bias == {"5": -1.0}  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_reward_terms_have_free_names() -> None:
     config = load_config(["+reward.terms.format=0.1", "~reward.terms.task"])
     assert config.reward.terms == {"format": 0.1}

@@ -243,7 +243,10 @@ def test_a_source_says_for_itself_where_its_answer_stands() -> None:
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (["data.mixture={a.jsonl: x}"], "data.mixture={'a.jsonl': 'x'}: must be names with values, {name: value}"),
+        (
+            ["data.mixture={a.jsonl: x}"],
+            "data.mixture={'a.jsonl': 'x'}: must be names with values, {name: value}, each a number",
+        ),
         (["data.sources={gsm: {pth: a.jsonl}}"], "data.sources.gsm.pth: no such setting; did you mean data.sources?"),
         (["data.sources.gsm.pth=a.jsonl"], "data.sources.gsm.pth: no such setting; did you mean data.sources?"),
         (["data.sources.gsm.answer_boxed=7.5"], "data.sources.gsm.answer_boxed=7.5: must be true or false or null"),
