@@ -277,8 +277,6 @@ def _change(config: DictConfig, path: str, value: Any, may_add: bool = False) ->
     if isinstance(value, dict) and not _names_values(kind_at(path, chosen)):
         changes = [_change(config, f"{path}.{key}", part, may_add) for key, part in cast(dict[str, Any], value).items()]
         return next((change for change in changes if change), None)
-    if isinstance(value, dict):  # names that are written as numbers, such as those of tokens
-        value = {str(name): part for name, part in cast(dict[Any, Any], value).items()}
     try:
         OmegaConf.update(config, path, value, merge=True, force_add=may_add)
     except OmegaConfBaseException:
@@ -294,6 +292,10 @@ def _names_values(kind: Any) -> bool:
 def _wrong_type(path: str, value: Any, kind: Any) -> str:
     guess = difflib.get_close_matches(str(value), choices(kind), n=1)
     hint = f"; did you mean {guess[0]}?" if guess else ""
+    names = list(cast(dict[Any, Any], value)) if type(cast(object, value)) is dict else list[Any]()
+    number = next((name for name in names if not isinstance(name, str)), None)
+    if number is not None:  # such as the id of a token
+        hint = f"; a name that is a number is written into the path, {path}.{number}=..."
     return f"{path}={shown(value)}: must be {describe(kind)}{hint}"
 
 

@@ -150,10 +150,16 @@ def test_a_preset_that_is_not_yaml_is_named(tmp_path: Path) -> None:
     assert [problem.split(" (")[0] for problem in caught.value.problems] == [f"{file}: is not valid YAML"]
 
 
-def test_a_name_that_is_a_number_is_that_name() -> None:
-    words = ["generation=vllm", "generation.vllm.logit_bias={5: -1.0}", "scoring.behavior_logprobs_source=sampler"]
-    config = load_config([*words, "scoring.mismatch.mode=token_truncate", "generation.vllm.url=http://a:1"])
+def test_a_name_that_is_a_number_is_written_into_the_path() -> None:
+    words = ["generation=vllm", "scoring.behavior_logprobs_source=sampler", "scoring.mismatch.mode=token_truncate"]
+    config = load_config([*words, "generation.vllm.logit_bias.5=-1.0", "generation.vllm.url=http://a:1"])
     assert config.generation.vllm.logit_bias == {"5": -1.0}  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ConfigError) as refusal:
+        load_config([*words, "generation.vllm.logit_bias={5: -1.0}"])
+    assert refusal.value.problems == [
+        "generation.vllm.logit_bias={5: -1.0}: must be names with values, {name: value}, each a number; a name that is a "
+        "number is written into the path, generation.vllm.logit_bias.5=..."
+    ]
 
 
 def test_reward_terms_have_free_names() -> None:
