@@ -32,7 +32,7 @@ CAPTIONS = {
     "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens and CPU time, mean over pairs and one standard deviation about it",
     "countdown_effects": "Countdown: differences from dr_grpo with 95% intervals, and every pair's; what is left of the dotted line is more than 3 points",
     "countdown_passk": "Countdown: pass@k and coverage@k against k",
-    "doses": "Coverage@8 and pass@1 against λ",
+    "doses": "Coverage@8 and pass@1 against λ: bars are means, a thin line is a pair",
 }
 """Figures that the page shows once their runs are there."""
 MARKS = re.compile(r"(<!-- (?P<name>[a-z_-]+): begin -->\n).*?(<!-- (?P=name): end -->)", re.DOTALL)

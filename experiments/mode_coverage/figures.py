@@ -132,9 +132,13 @@ def pass_at_k(ran: Mapping[str, Sequence[Record]]) -> Any:
 
 
 def doses(results: Results, part: Part) -> Any:
-    """Primary outcome and pass@1 against lambda, one dot a pair."""
+    """Primary outcome and pass@1 against lambda, one thin line a pair and a bar for the mean."""
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.2))
+    by_arm = [results.runs(part.name, arm.name) for arm in part.arms]
     for axis, measure in zip(axes, (PRIMARY, HARM), strict=True):
+        for pair in set.intersection(*map(set, by_arm)):
+            along = [runs[pair]["curve"][-1][measure] for runs in by_arm]
+            axis.plot(range(len(along)), along, "-", color="#2a6f97", lw=0.8, alpha=0.45)
         for place, arm in enumerate(part.arms):
             values = [record["curve"][-1][measure] for record in results.runs(part.name, arm.name).values()]
             axis.plot([place] * len(values), values, "o", color="#2a6f97", ms=4, alpha=0.7)
