@@ -30,6 +30,8 @@ HARM = "pass@1"
 MEASURES = ("pass@1", "pass@8", "coverage@8", "distinct@8", "H_valid", "greedy", "kl_to_optimum")
 TESTED = ("coverage@8", "pass@8", "pass@1")
 """Outcomes with p-values, each a family of its own for Holm's adjustment over arms."""
+OF_THE_TARGET = ("kl_to_optimum",)
+"""Figures that depend on the temperatures of an arm, also before training."""
 SAME_START = 0.005
 """Largest difference of outcomes between the starts of a pair in two parts: another machine's arithmetic gives other last digits."""
 LEAST_FOR_TESTS = 6
@@ -104,7 +106,7 @@ def read_results(study: Study, folder: Path) -> Results:
             raise ValueError(
                 f"{path}: other settings than the other runs of {part}/{arm}, so that they are no repetitions"
             )
-        start = record["curve"][0]
+        start = {name: value for name, value in record["curve"][0].items() if name not in OF_THE_TARGET}
         if starts.setdefault((part, pair), start) != start:
             raise ValueError(f"{path}: another start than the other runs of pair {pair} of {part}")
         of_task = starts.setdefault((record["task"], pair), start)
