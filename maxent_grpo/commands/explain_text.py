@@ -23,6 +23,7 @@ from maxent_grpo.config.declared import (
     shown,
 )
 from maxent_grpo.config.load import check
+from maxent_grpo.config.names_elsewhere import known_elsewhere
 from maxent_grpo.config.presets import PRESETS, Preset, config_directory
 from maxent_grpo.config.provenance import Composed, compose_with_origins, defaults, named_together
 from maxent_grpo.config.ranges import RANGES
@@ -75,6 +76,9 @@ def _full_path(name: str) -> str:
         return ending[0]
     if ending:
         raise ConfigError(f"{name}: several settings end so: {', '.join(ending)}")
+    elsewhere = known_elsewhere(name)
+    if elsewhere is not None:
+        raise ConfigError(f"{name}: nothing of that name; {elsewhere}")
     raise _unknown(name, nearest(name), [*declared_paths(), *METRICS])
 
 

@@ -36,6 +36,7 @@ from maxent_grpo.config.declared import (
     options_with,
     shown,
 )
+from maxent_grpo.config.names_elsewhere import known_elsewhere
 from maxent_grpo.config.open_names import with_open_names
 from maxent_grpo.config.presets import (
     PRESETS,
@@ -153,6 +154,9 @@ def undeclared(path: str, chosen: dict[str, type]) -> str | None:
     owners = options_with(path)
     if owners:
         return f"{path}: the chosen {path.split('.')[0]} option has no such setting; it belongs to {', '.join(owners)}"
+    elsewhere = known_elsewhere(path)
+    if elsewhere is not None:
+        return f"{path}: no such setting; {elsewhere}"
     guess = nearest(path, chosen)
     if guess is None:
         return f"{path}: no such setting; docs/config.md lists them all"

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,8 +12,9 @@ from support.imports import HEAVY
 import maxent_grpo
 from maxent_grpo.config import preflight_model
 from maxent_grpo.config.compose import config_directory
-from maxent_grpo.config.declared import declared_paths, kind_at, nearest, options
+from maxent_grpo.config.declared import declared_paths, groups, kind_at, nearest, options
 from maxent_grpo.config.load import load_config
+from maxent_grpo.config.names_elsewhere import NAMES, known_elsewhere
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.store import OPTIONS
 from maxent_grpo.errors import ConfigError
@@ -160,6 +162,44 @@ def test_a_name_that_is_a_number_is_written_into_the_path() -> None:
         "generation.vllm.logit_bias={5: -1.0}: must be names with values, {name: value}, each a number; a name that is a "
         "number is written into the path, generation.vllm.logit_bias.5=..."
     ]
+
+
+def test_what_stands_for_a_name_of_another_trainer_is_there() -> None:
+    for end, (_, here) in NAMES.items():
+        named = re.findall(r"[a-z_]+(?:\.[a-z_]+)+|[a-z]+=\w+", here)
+        assert named, end
+        for each in named:
+            path, _, value = each.partition("=")
+            assert path in declared_paths(), (end, each)
+            if value and path in groups():
+                assert value in options(path), (end, each)
+        assert known_elsewhere(end)
+        assert known_elsewhere(f"algorithm.{end}") == known_elsewhere(end)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "beta=0.04",
+            "beta: no such setting; TRL's beta is here scoring.kl_beta; scoring.weighting.beta is another, the listwise one",
+        ),
+        (
+            "scoring.loss_type=grpo",
+            "scoring.loss_type: no such setting; TRL's loss_type is here the option itself: scoring=grpo,",
+        ),
+        (
+            "actor_rollout_ref.rollout.n=8",
+            "actor_rollout_ref.rollout.n: no such setting; verl's rollout.n is here generation.num_generations",
+        ),
+        ("seedd=8", "seedd: no such setting; did you mean seed?"),
+    ],
+)
+def test_a_name_of_another_trainer_is_answered_with_ours(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config([override])
+    [problem] = refusal.value.problems
+    assert problem.startswith(sentence)
 
 
 def test_reward_terms_have_free_names() -> None:
