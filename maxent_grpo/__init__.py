@@ -64,6 +64,11 @@ def compose(*overrides: str) -> RootConfig:
     from maxent_grpo.config.load import load_config
     from maxent_grpo.config.resumed import with_run_overrides
 
+    for given in overrides:
+        if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers need not be checked
+            raise TypeError(
+                f"compose takes overrides one by one, as in compose('scoring=grpo', 'seed=3'), not {given!r}"
+            )
     return load_config(with_run_overrides(overrides))
 
 
@@ -84,6 +89,9 @@ def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
 
     if isinstance(config, str):
         raise TypeError(f"run takes a list of overrides: write run([{config!r}])")
+    if isinstance(config, dict):
+        said = [f"{path}={value}" for path, value in config.items()]
+        raise TypeError(f"run takes a list of overrides: write run({said})")
     overrides: list[str] = []
     if isinstance(config, RootConfig):
         checked = check_object(config)

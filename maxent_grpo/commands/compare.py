@@ -8,6 +8,9 @@ from pathlib import Path
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.read import METRICS_FILE
 
+FORMATS = (".png", ".svg")
+"""What a picture can be written as."""
+
 
 def main(arguments: list[str]) -> None:
     """Draw the runs over each other and print the file's name.
@@ -22,7 +25,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
     parser.add_argument("--labels", nargs="+", help="a label for each run (default: its method)")
     parser.add_argument(
-        "--output", type=Path, default=Path("comparison.png"), help="PNG to write (default: %(default)s)"
+        "--output",
+        type=Path,
+        default=Path("comparison.png"),
+        help="picture to write, .png or .svg (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     strangers = [str(run) for run in options.runs if not (run / METRICS_FILE).is_file()]
@@ -30,10 +36,13 @@ def main(arguments: list[str]) -> None:
         parser.error(f"not a run directory (no {METRICS_FILE}): {', '.join(strangers)}")
     if options.labels is not None and len(options.labels) != len(options.runs):
         parser.error(f"{len(options.labels)} labels for {len(options.runs)} runs")
+    if options.output.suffix not in FORMATS:
+        parser.error(f"--output {options.output}: its name has to end in {' or '.join(FORMATS)}")
     # matplotlib takes about a second to load, which a usage error need not wait for
     from maxent_grpo.report.picture import draw_comparison
 
     try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
         print(f"wrote {draw_comparison(options.runs, options.output, options.labels)}")
-    except DataError as error:
+    except (DataError, OSError) as error:
         parser.error(str(error))

@@ -71,10 +71,8 @@ def _print_difference(left: Path, right: Path, *, every: bool) -> None:
     else:
         _show(console, ("versions", "A", "B"), [_texts(change) for change in versions], "")
     ends = outcomes(left, right, ignored=UNREPRODUCED, every=every)
-    steps = [
-        max((each[0] for each in side if each), default=0)
-        for side in zip(*((o.left, o.right) for o in ends), strict=True)
-    ]
+    sides = [each.left for each in ends], [each.right for each in ends]
+    steps = [max((each[0] for each in side if each), default=0) for side in sides]
     heads = ("newest values", *(f"{run}, step {step}" for run, step in zip("AB", steps, strict=True)), "B - A")
     _show(console, heads, [_numbers(each, steps) for each in ends], "no metrics")
     rows = read_metrics(left), read_metrics(right)

@@ -99,7 +99,12 @@ def parse_override(text: str) -> Override:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
         word = text if text.isprintable() else repr(text)
-        raise ConfigError(f"{word}: cannot be read as setting=value ({in_one_line(error)})") from error
+        path, _, value = text.partition("=")
+        plain = bool(value) and not set(value) & set("'\"[]{}")
+        hint = f"; a value with such characters is put in quotes twice: '{path}=\"{value}\"'" if plain else ""
+        if value.startswith("~"):
+            hint = f"; the shell leaves ~ as it is behind a =: write {path}=$HOME{value[1:]}"
+        raise ConfigError(f"{word}: cannot be read as setting=value ({in_one_line(error)}){hint}") from error
     if not override.key_or_group:
         raise ConfigError(f"{text}: the name of the setting is missing before the =")
     return override

@@ -28,7 +28,9 @@ from maxent_grpo.config.contradictions_model import MODEL_RULES
 from maxent_grpo.config.contradictions_parallel import PARALLEL_RULES
 from maxent_grpo.config.contradictions_reward import REWARD_RULES, reward_warnings
 from maxent_grpo.config.contradictions_sources import SOURCE_RULES
-from maxent_grpo.config.generation import LocalGenerationConfig
+from maxent_grpo.config.generation import GenerationConfig, LocalGenerationConfig
+from maxent_grpo.config.model import TinyModelConfig
+from maxent_grpo.config.optimization import AdamWConfig
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.run import Requeue
 from maxent_grpo.config.schedules import LR_SCHEDULES, LR_SCHEDULES_LEFT_OUT
@@ -44,8 +46,9 @@ def warnings(config: RootConfig) -> list[str]:
     """What is allowed but probably not meant."""
     steps = config.optimization.total_training_steps
     found: list[str] = []
+    every = config.evaluation.every_n_steps if config.evaluation.enabled else None
     for path, interval, instead in (
-        ("evaluation.every_n_steps", config.evaluation.every_n_steps, "evaluates only before and after training"),
+        ("evaluation.every_n_steps", every, "evaluates only before and after training"),
         ("checkpoint.every_n_steps", config.checkpoint.every_n_steps, "saves only the last step"),
     ):
         if interval is not None and 0 < steps < interval:
@@ -53,8 +56,32 @@ def warnings(config: RootConfig) -> list[str]:
                 f"{path}={interval} is longer than optimization.total_training_steps={steps}: the run {instead}"
             )
     return (
-        found + credit_warnings(config) + controller_warnings(config) + meta_warnings(config) + reward_warnings(config)
+        found
+        + _small_defaults(config)
+        + credit_warnings(config)
+        + controller_warnings(config)
+        + meta_warnings(config)
+        + reward_warnings(config)
     )
+
+
+def _small_defaults(config: RootConfig) -> list[str]:
+    """Defaults that are for the model that is made here and its short answers, left as they are for a pretrained one."""
+    if isinstance(config.model, TinyModelConfig):
+        return []
+    length, rate = GenerationConfig().max_completion_len, AdamWConfig().learning_rate
+    found: list[str] = []
+    if config.generation.max_completion_len == length:
+        found.append(
+            f"generation.max_completion_len={length} is the default, for answers of the built-in problems: a pretrained model is cut "
+            f"off there; set what an answer of yours takes, such as 512"
+        )
+    if config.optimization.learning_rate == rate and not config.model.lora.enabled:
+        found.append(
+            f"optimization.learning_rate={rate:g} is the default, for a model made from nothing: for all weights of a pretrained one "
+            f"1e-6 to 2e-5 is usual"
+        )
+    return found
 
 
 def _group_size(config: RootConfig) -> Iterator[str]:
@@ -154,6 +181,12 @@ def _best_checkpoint(config: RootConfig) -> Iterator[str]:
         yield (
             f"checkpoint.best_metric={metric}: only evaluation metrics, named eval/..., choose the best checkpoint; write "
             f"for example checkpoint.best_metric=eval/pass@1"
+        )
+    at = re.fullmatch(r"eval/(?:pass|maj|distinct|coverage)@(\d+)", metric)
+    if at is not None and int(at[1]) not in config.evaluation.ks:
+        yield (
+            f"checkpoint.best_metric={metric}: evaluation.ks={config.evaluation.ks} does not have {at[1]}; add it there, or choose "
+            f"one of these"
         )
     if not config.evaluation.enabled:
         yield (

@@ -161,7 +161,8 @@ def _draw_common_start(axes: Axes, series: Sequence[tuple[np.ndarray, np.ndarray
 def _draw_table(axes: Axes, arms: Sequence[Arm], measures: Sequence[str]) -> None:
     """The key of the figure: each label with its last values, the best in bold, beneath the values at the start."""
     axes.set_axis_off()
-    columns = np.linspace(0.48, 1.0, len(measures)) if len(measures) > 1 else np.array([1.0])
+    # without an evaluation there is no measure, and the key has names alone
+    columns = np.linspace(0.48, 1.0, len(measures)) if len(measures) > 1 else np.ones(len(measures))
     for column, name in zip(columns, measures, strict=True):
         axes.text(column, 0.93, name, ha="right", fontsize=9, color=QUIET, transform=axes.transAxes)
     ends = [[_mean_at(arm, name, -1) for name in measures] for arm in arms]

@@ -135,7 +135,18 @@ def find_resume(config: RootConfig) -> Resume | None:
     folder = find_checkpoint(source)
     extras = load_run_state(folder).extras
     require_compatible(extras["config"], config_tree(config))
+    _require_ahead(config, folder, int(extras["step"]))
     return Resume(folder, folder.parent.parent, int(extras["step"]))
+
+
+def _require_ahead(config: RootConfig, folder: Path, step: int) -> None:
+    """Refuse a run that would end before the step it goes on from: its record would say another thing than its weights."""
+    total = config.optimization.total_training_steps
+    if 0 < total < step:
+        raise ConfigError(
+            f"optimization.total_training_steps={total}: {folder} is of step {step}, so that the run would end before it goes on; "
+            f"use {step} to end there, more to go on, or an earlier checkpoint"
+        )
 
 
 @contextmanager

@@ -87,6 +87,17 @@ def test_other_versions_are_named(runs: Path, tmp_path: Path, capsys: pytest.Cap
     assert changed_settings(runs / "a", copy) == []
 
 
+def test_runs_without_a_step_differ_in_their_settings(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "other"):
+        shutil.copytree(runs / name, tmp_path / name)
+        (tmp_path / name / "metrics.jsonl").write_text("")
+    lines = shown(capsys, tmp_path / "a", tmp_path / "other")
+    assert any(line.startswith("seed") for line in lines)
+    assert "no metrics" in lines
+
+
 def test_a_folder_that_is_no_run_is_refused(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main([str(runs / "a"), str(tmp_path)])

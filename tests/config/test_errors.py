@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from support.rule_sentences import RULE_SENTENCES
+from support.settings import changed, checked
 
 from maxent_grpo.config.compose import compose_config
 from maxent_grpo.config.contradictions import RULES, contradictions, warnings
@@ -86,6 +87,14 @@ COMMAND_LINE = {
         "seed is set already; write seed=3 without the +",
     ],
     ("reward.terms.format=much",): ["reward.terms.format=much: must be a number"],
+    ("run.dir=~/mine",): [
+        "run.dir=~/mine: cannot be read as setting=value (token recognition error at: '~'); the shell leaves ~ as it is behind a =: "
+        "write run.dir=$HOME/mine"
+    ],
+    ("checkpoint.resume_from=runs/0-scoring=maxent",): [
+        "checkpoint.resume_from=runs/0-scoring=maxent: cannot be read as setting=value (mismatched input '=' expecting <EOF>); a value "
+        "with such characters is put in quotes twice: 'checkpoint.resume_from=\"runs/0-scoring=maxent\"'"
+    ],
     ("seed=1,2",): ["seed=1,2: several values make a sweep, which needs -m; a list is written [a,b]"],
     ("~scoring",): [f"scoring: no option is chosen; write scoring= and one of {METHODS}"],
     ("~seed",): ["seed: was removed; a setting can be changed, not removed"],
@@ -189,6 +198,37 @@ def test_a_value_out_of_range_is_named_once() -> None:
         "scoring.weighting.tau=nan: must be at least 0",
         "scoring.clipping.clip_range=7.0: must be above 0 and below 1",
     ]
+
+
+def test_defaults_of_the_small_model_are_warned_about_where_a_model_is_pretrained() -> None:
+    words = ["model=hf", "model.name=somebody/model", "data=reasoning_gym"]
+    length, rate = (
+        "generation.max_completion_len=5 is the default, for answers of the built-in problems: a pretrained model is cut off there; "
+        "set what an answer of yours takes, such as 512",
+        "optimization.learning_rate=0.0005 is the default, for a model made from nothing: for all weights of a pretrained one 1e-6 to "
+        "2e-5 is usual",
+    )
+    said = [
+        warnings(changed(*words, *more))
+        for more in ((), ("optimization.learning_rate=1e-5",), ("model.lora.enabled=true",))
+    ]
+    assert said == [[length, rate], [length], [length]]
+    assert warnings(changed(*words, "generation.max_completion_len=64", "optimization.learning_rate=1e-5")) == []
+
+
+def test_a_metric_to_watch_is_one_that_evaluations_take() -> None:
+    assert problems_of({"checkpoint.best_metric": "eval/pass@3"}) == [
+        "checkpoint.best_metric=eval/pass@3: evaluation.ks=[1, 8] does not have 3; add it there, or choose one of these"
+    ]
+
+
+def test_without_evaluations_none_is_said_to_come_too_seldom() -> None:
+    assert (
+        warnings(
+            checked("evaluation.enabled=false", "optimization.total_training_steps=20", "checkpoint.every_n_steps=5")
+        )
+        == []
+    )
 
 
 def test_intervals_longer_than_the_run_are_warned_about() -> None:

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.image import imread
 from support.synthetic_run import write_rich_run, write_run
 
+from maxent_grpo.commands import compare
 from maxent_grpo.errors import DataError
 from maxent_grpo.report.atomic import write_atomically
 from maxent_grpo.report.comparison import EffectPanel, comparison_figure, default_labels
@@ -126,6 +127,16 @@ def test_a_comparison_with_differences_is_called_after_what_is_compared_with_the
         texts = [text.get_text() for text in comparison_figure(runs, effects=effects).texts]
         assert title in texts
         assert other not in texts
+
+
+def test_runs_without_evaluations_are_compared_by_what_they_have(tmp_path: Path) -> None:
+    rows = [{"step": step, "reward/mean": 0.1 * step, "policy/entropy": 1.0} for step in range(1, 4)]
+    runs = [write_lines(tmp_path / name, rows) for name in ("a", "b")]
+    compare.main([*map(str, runs), "--labels", "one", "two", "--output", str(tmp_path / "new" / "both.svg")])
+    assert "reward" in (tmp_path / "new" / "both.svg").read_text()
+    with pytest.raises(SystemExit) as ended:
+        compare.main([*map(str, runs), "--output", str(tmp_path / "both.xyz")])
+    assert ended.value.code == 2
 
 
 def test_a_comparison_is_written_where_asked(tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path) -> 
 
 def test_a_metric_to_watch_that_evaluations_do_not_give_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"checkpoint.best_metric=eval/pass@7 .*available: .*eval/pass@1, eval/pass@8"
+        ConfigError, match=r"checkpoint.best_metric=eval/accuracy .*available: .*eval/pass@1, eval/pass@8"
     ):
-        train(tmp_path / "run", "scoring=dr_grpo", "checkpoint.best_metric=eval/pass@7")
+        train(tmp_path / "run", "scoring=dr_grpo", "checkpoint.best_metric=eval/accuracy")
 
 
 def test_a_run_that_failed_can_be_looked_at(tmp_path: Path) -> None:

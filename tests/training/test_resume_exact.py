@@ -296,6 +296,16 @@ def test_a_finished_run_can_be_made_longer(straight: Straight, tmp_path: Path) -
     assert [line["step"] for line in metric_lines(run_dir)] == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_run_does_not_end_before_the_step_it_goes_on_from(straight: Straight, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(straight(SECOND_EPOCH), run_dir)
+    with pytest.raises(
+        ConfigError, match=r"total_training_steps=2: .*step_5 is of step 5, .* use 5 to end there, more to go on"
+    ):
+        train(run_dir, *SECOND_EPOCH.overrides, "optimization.total_training_steps=2", resume_from=run_dir)
+    assert_same_run(straight(SECOND_EPOCH), run_dir)
+
+
 def test_resuming_a_finished_run_changes_nothing(straight: Straight, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(straight(SECOND_EPOCH), run_dir)
