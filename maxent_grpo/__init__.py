@@ -86,6 +86,7 @@ def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
     from maxent_grpo.config.load import check, check_object
     from maxent_grpo.config.resumed import with_run_overrides
     from maxent_grpo.config.root import RootConfig
+    from maxent_grpo.config.said import as_overrides
 
     if isinstance(config, str):
         raise TypeError(f"run takes a list of overrides: write run([{config!r}])")
@@ -95,6 +96,7 @@ def run(config: Sequence[str] | RootConfig | DictConfig = ()) -> RunResult:
     overrides: list[str] = []
     if isinstance(config, RootConfig):
         checked = check_object(config)
+        overrides = as_overrides(checked)
     elif isinstance(config, DictConfig):
         checked = check(config)
     else:
