@@ -77,9 +77,7 @@ GroupTerm = Callable[[Plain, list[int], list[float]], float]
 
 
 def weights(step: Plain, rows: list[int]) -> list[float]:
-    valid = next(group for group in step.groups if rows[0] in group)
-    q = dict(zip(valid, softmax([step.rewards[row] for row in valid]), strict=True))
-    floored = [(1 - len(valid) * 1e-6) * q[row] + 1e-6 for row in rows]
+    floored = [(1 - len(rows) * 1e-6) * q + 1e-6 for q in softmax([step.rewards[row] for row in rows])]
     tilted = [math.log(x) + step.beta * sum(step.reference[row]) for x, row in zip(floored, rows, strict=True)]
     return softmax([value / (TAU + step.beta) for value in tilted])
 

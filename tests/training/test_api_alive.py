@@ -20,9 +20,12 @@ API = documented()
 FACTORY = "<factory>"
 
 SEEDS = "follows from two settings, scoring.row_weights.entropy_alpha and generation.num_generations, which the run's record has"
+PARTS = "the target forms q anew over the completions that take part in it; completions.jsonl records the samples"
 UNREAD: dict[str, str] = {
     "BatchDiagnostics.clip_ratio_region_mean": "equal to clip_ratio by definition, which policy/clip_ratio records",
     "LengthStats.min_terminated": "equal to min_length unless every completion was cut, and completion/clipped_ratio is 1",
+    "QDistribution.grouped": PARTS,
+    "RewardComputation.q_grouped": PARTS,
     "ReferenceLogprobs.ref_token_mask": "equal to the experience's mask, which the step has at hand",
     "RewardComputation.seed_alpha_effective": SEEDS,
     "RewardComputation.seed_max_possible_entropy": SEEDS,

@@ -66,10 +66,9 @@ def test_the_loss_is_the_hand_written_sum_over_rows_and_tokens(name: str) -> Non
     reference = torch.where(step.mask, step.reference_logp, 0.0).sum(-1).view(4, 4)
     for group in range(4):
         taken = step.valid[group] & step.complete[group]
-        q = torch.softmax(step.utilities[group][step.valid[group]], dim=-1)
+        q = torch.softmax(step.utilities[group][taken], dim=-1)
         q = q * (1 - 1e-6 * len(q)) + 1e-6
-        log_q = q.log()[taken[step.valid[group]]]
-        w = torch.softmax((log_q + 0.4 * reference[group][taken]) / (0.1 + 0.4), dim=-1)
+        w = torch.softmax((q.log() + 0.4 * reference[group][taken]) / (0.1 + 0.4), dim=-1)
         listwise -= float((w * torch.log_softmax(totals[group][taken], dim=-1)).sum()) / num_groups
     factor = {"grpo": 0.0, "dr_grpo": 0.0, "maxent": weighting.listwise_coef / 8, "maxent_listwise": 1.0}[name]
     expected = {

@@ -260,7 +260,7 @@ def test_an_interrupt_before_training_ends_the_command_in_one_line(tmp_path: Pat
     start = Start(tmp_path / "run", words, as_command=True, said=tmp_path / "said")
     assert finish(start) == 130
     said, log = (path.read_text() for path in (tmp_path / "said", tmp_path / "run" / "run.log"))
-    assert said.endswith("\ntrain.py: interrupted\n")
+    assert said == "train.py: interrupted\n"
     assert "stopped: interrupted" in log
     assert "Traceback" not in said + log
     train(tmp_path / "run", *RUN)
