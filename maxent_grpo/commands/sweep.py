@@ -44,6 +44,7 @@ from maxent_grpo.sweeps.record import (
     new_record,
     read_jobs,
     read_sweep,
+    titled,
     write_sweep,
 )
 from maxent_grpo.sweeps.search import is_search
@@ -126,6 +127,9 @@ def _begin(master: DictConfig, command: SweepCommand, grid: Grid, folder: Path) 
         left = {each.job.name for each in decisions if each.action in (Action.skip, Action.leave)}
         numbered = [(number, job) for number, job in numbered if job.name not in left]
         after = new_record(grid.jobs, grid.keys, before.num_threads, before.objective, before.objective_goal)
+    for refused in grid.jobs:
+        if refused.problems:  # told at the end as well, which may be hours away
+            print(f"{titled(refused.name, len(grid.jobs))}: cannot run: {'; '.join(refused.problems)}", flush=True)
     write_sweep(folder, after)
     write_table(folder)
     return numbered, after

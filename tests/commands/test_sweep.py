@@ -52,6 +52,16 @@ def test_a_bad_job_fails_alone_however_it_is_bad(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_that_cannot_run_is_named_before_the_others_begin(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SweepError):
+        run_sweep(["seed=1,x,2", f"hydra.sweep.dir={tmp_path}/sweep"], note)
+    lines = capfd.readouterr().out.splitlines()
+    refused = lines.index("job 2 of 3, 1-seed=x: cannot run: seed=x: must be an integer")
+    assert refused < min(number for number, line in enumerate(lines) if line.endswith(": starts"))
+
+
 def test_a_preset_can_say_what_is_swept(tmp_path: Path) -> None:
     file = tmp_path / "experiment" / "study.yaml"
     file.parent.mkdir()
