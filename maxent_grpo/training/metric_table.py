@@ -12,6 +12,8 @@ _COMPARED = "the trainer has log-probs at rollout weights: always but in later u
 _CORRECTED = "scoring.mismatch.mode is not bypass"
 _DISCOUNTED = "scoring.row_weights.kind=answer_entropy"
 _TEMPERED = "scoring.row_weights.kind is tempered with a finite tau, or prompt_scaled"
+_LISTED = "the task lists its answers, and evaluation.exact is not never"
+_MODES = "the data say how many right answers a row has"
 _RESTRICTED = "sampling is restricted by generation.allowed_tokens"
 _SEVERAL = "reward.terms has two or more"
 _LISTWISE = "some group takes part in the listwise term"
@@ -257,26 +259,44 @@ METRICS: dict[str, MetricInfo] = {
         "held-out: probability that the answer most frequent among k samples is right, ties shared"
     ),
     "eval/distinct@*": MetricInfo("held-out: expected number of different right answers among k samples", "modes"),
-    "eval/coverage@*": MetricInfo("held-out: expected share of a row's right answers found by k samples"),
+    "eval/coverage@*": MetricInfo("held-out: expected share of a row's right answers found by k samples", when=_MODES),
     "eval/greedy": MetricInfo("held-out: share of rows whose most likely completion, token by token, is right"),
     "eval/mean_reward": MetricInfo("held-out: mean utility of the samples that have one", "reward"),
-    "eval/abstained": MetricInfo("held-out samples that every reward term abstained from", "completions"),
+    "eval/abstained": MetricInfo(
+        "held-out samples that every reward term abstained from", "completions", "there are any"
+    ),
     "eval/mean_length": MetricInfo("held-out: mean sample, end token included", "tokens"),
     "eval/clipped_ratio": MetricInfo("held-out: share of samples cut by the length limit"),
-    "eval/exact/pass@*": MetricInfo("pass@k from the probability of every answer, what lies outside them being wrong"),
-    "eval/exact/distinct@*": MetricInfo("expected number of different right answers among k samples, exact", "modes"),
-    "eval/exact/coverage@*": MetricInfo("expected share of a row's right answers found by k samples, exact"),
-    "eval/exact/outside_mass": MetricInfo("probability of everything but the listed answers"),
-    "eval/exact/kl_to_optimum": MetricInfo("KL from the closed-form optimum to the policy", "nats"),
-    "eval/exact/mode_entropy": MetricInfo("entropy of the policy over a row's right answers, renormalised", "nats"),
-    "eval/exact/mode_entropy_ratio": MetricInfo("the same over log of the number of right answers; 1 is uniform"),
-    "eval/exact/effective_modes": MetricInfo(
-        "exp of that entropy: right answers in use; 0 where none has mass", "modes"
+    "eval/exact/pass@*": MetricInfo(
+        "pass@k from the probability of every answer, what lies outside them being wrong", when=_LISTED
     ),
-    "eval/exact/within/pass@*": MetricInfo("exact pass@k of the policy renormalised over the listed answers"),
-    "eval/exact/within/distinct@*": MetricInfo("exact distinct@k of the same renormalised policy", "modes"),
-    "eval/exact/within/coverage@*": MetricInfo("exact coverage@k of the same renormalised policy"),
-    "eval/exact/within/kl_to_optimum": MetricInfo("KL from the optimum to the same renormalised policy", "nats"),
+    "eval/exact/distinct@*": MetricInfo(
+        "expected number of different right answers among k samples, exact", "modes", when=_LISTED
+    ),
+    "eval/exact/coverage@*": MetricInfo(
+        "expected share of a row's right answers found by k samples, exact", when=_LISTED
+    ),
+    "eval/exact/outside_mass": MetricInfo("probability of everything but the listed answers", when=_LISTED),
+    "eval/exact/kl_to_optimum": MetricInfo("KL from the closed-form optimum to the policy", "nats", when=_LISTED),
+    "eval/exact/mode_entropy": MetricInfo(
+        "entropy of the policy over a row's right answers, renormalised", "nats", when=_LISTED
+    ),
+    "eval/exact/mode_entropy_ratio": MetricInfo(
+        "the same over log of the number of right answers; 1 is uniform", when=_LISTED
+    ),
+    "eval/exact/effective_modes": MetricInfo(
+        "exp of that entropy: right answers in use; 0 where none has mass", "modes", when=_LISTED
+    ),
+    "eval/exact/within/pass@*": MetricInfo(
+        "exact pass@k of the policy renormalised over the listed answers", when=_LISTED
+    ),
+    "eval/exact/within/distinct@*": MetricInfo(
+        "exact distinct@k of the same renormalised policy", "modes", when=_LISTED
+    ),
+    "eval/exact/within/coverage@*": MetricInfo("exact coverage@k of the same renormalised policy", when=_LISTED),
+    "eval/exact/within/kl_to_optimum": MetricInfo(
+        "KL from the optimum to the same renormalised policy", "nats", when=_LISTED
+    ),
     "eval/exact/sampled/pass@*": MetricInfo(
         "exact pass@k of the policy that is sampled from, every token drawn from the allowed ones alone",
         when=_RESTRICTED,
