@@ -85,12 +85,17 @@ def longest_sequence(config: RootConfig) -> int:
     return config.generation.max_prompt_len + config.generation.max_completion_len
 
 
-def engine_share(generation: VllmGenerationConfig) -> float:
-    """Share of a GPU's memory that an engine takes: a whole GPU but for what passes need, or part of the one that trains."""
+def engine_share(generation: VllmGenerationConfig, *, beside: bool | None = None) -> float:
+    """Share of a GPU's memory that an engine takes: a whole GPU but for what passes need, or part of the one that trains.
+
+    ``beside`` says whether that GPU trains as well; None is as the settings have it.
+    """
     engine = generation.engine
     if engine.gpu_memory_utilization is not None:
         return engine.gpu_memory_utilization
-    if generation.vllm_mode is VllmMode.colocate or not (engine.devices or generation.vllm.url):
+    if beside is None:
+        beside = generation.vllm_mode is VllmMode.colocate or not (engine.devices or generation.vllm.url)
+    if beside:
         return SHARE_ASLEEP if engine.sleep else SHARE_BESIDE
     return SHARE_ALONE
 

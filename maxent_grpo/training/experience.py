@@ -250,8 +250,8 @@ def rollout_tokens(ctx: TrainingLoopContext, batch: GenerationBatch, graded: Gra
     )
     valid = valid_rows(graded, ctx.scoring.truncation)
     complete = complete_rows(graded.records)
-    measured = tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & valid.view(-1, 1)
-    mask = trained_tokens(tokens, valid.flatten(), complete, ctx.scoring.truncation)
+    measured = measured_tokens(tokens, valid.flatten())
+    mask = trained_tokens(measured, complete, ctx.scoring.truncation)
     return RolloutTokens(tokens, valid, complete.view_as(valid), mask, measured)
 
 
@@ -269,10 +269,14 @@ def refresh_reference(ctx: TrainingLoopContext, resources: StepResources, experi
     return replace(experience, reference=reference)
 
 
-def trained_tokens(tokens: ScoreBatch, valid: Tensor, complete: Tensor, truncation: Truncation) -> Tensor:
-    """[N, T] tokens that enter the loss: of valid rows, within the tail window, truncated rows as configured."""
-    rows = valid & complete if truncation is Truncation.mask_loss else valid
-    return tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & rows.unsqueeze(-1)
+def measured_tokens(tokens: ScoreBatch, valid: Tensor) -> Tensor:
+    """[N, T] tokens that probabilities and entropies are made of: of valid rows [N], within the tail window."""
+    return tail_window(tokens.completion_attention_mask, tokens.score_tail_tokens) & valid.unsqueeze(-1)
+
+
+def trained_tokens(measured: Tensor, complete: Tensor, truncation: Truncation) -> Tensor:
+    """[N, T] tokens that enter the loss: those that are measured, of truncated rows [N] as configured."""
+    return measured & complete.unsqueeze(-1) if truncation is Truncation.mask_loss else measured
 
 
 def prompts_per_rollout(schedule: OptimizationSchedule) -> int:

@@ -47,11 +47,8 @@ def head_forward(shape: ModelShape, one: Pass, path: ScoringPath) -> int:
         formed = head_gradients(shape, one) + wider if path.foreseen else 0
         return head_rows(shape, one, path) + results + formed
     size, wide = shape.itemsize, shape.wide
-    cut, tempered, after = (
-        (1 if path.restricted else 0),
-        (wide if path.tempered else 0),
-        (wide if path.tempered else size),
-    )
+    cut, tempered = (1 if path.restricted else 0), (wide if path.tempered else 0)
+    after = tempered or size  # the division widens
     choosing = one.rows * one.kept * shape.vocab * size + one.scored * shape.vocab * size
     restricting = size + tempered + cut * (2 * after + 1)
     normalising = size + max(tempered, cut * after) + cut + (0 if after == wide else wide) + wide

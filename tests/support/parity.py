@@ -25,7 +25,7 @@ from maxent_grpo.objective.logprobs import sequence_sum
 from maxent_grpo.objective.reduction import StepCounts
 from maxent_grpo.rewards.registry import RewardTerm
 from maxent_grpo.training.credit import ScoredTokens, assign_credit, complete_rows, grade_rollout
-from maxent_grpo.training.experience import trained_tokens
+from maxent_grpo.training.experience import measured_tokens, trained_tokens
 from maxent_grpo.training.loss import SliceTargets, compute_loss
 from maxent_grpo.training.method import Method, resolve_method
 from maxent_grpo.training.scoring.batch import RowRange, build_score_batch, plan_slices
@@ -155,7 +155,7 @@ def step_outcome(
     tokens, scorer = _tokens(batch, settings), _scorer(settings, temperature)
     valid = torch.ones(tokens.total_sequences, dtype=torch.bool) if given.valid is None else given.valid
     complete = complete_rows([record for group in batch.records() for record in group])
-    mask = trained_tokens(tokens, valid, complete, settings.truncation)
+    mask = trained_tokens(measured_tokens(tokens, valid), complete, settings.truncation)
     pieces = plan_slices(tokens, RowRange(0, tokens.total_sequences), settings.batching.max_tokens)
     chosen = _trained_by_selection(model, method, settings, scorer, tokens, given, mask)
     counts = StepCounts(float(valid.sum()), float(mask.sum()), float(len(batch.prompts)), float(len(pieces)))

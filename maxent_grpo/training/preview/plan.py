@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from maxent_grpo.config.generation import LocalGenerationConfig, VllmGenerationConfig, VllmMode, WeightTransfer
-from maxent_grpo.config.resolve import SHARE_ALONE, BatchPlan, batch_plan, engine_share, reference_source
+from maxent_grpo.config.resolve import BatchPlan, batch_plan, engine_share, reference_source
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.models.compute_shape import compute_shape
@@ -151,7 +151,7 @@ def make_plan(
         engine = config.generation.engine
         colocated = config.generation.vllm_mode is VllmMode.colocate
         # of a plan's GPUs servers have their own, which `generation.engine.devices` or their addresses name on the day
-        share = engine_share(config.generation) if colocated else engine.gpu_memory_utilization or SHARE_ALONE
+        share = engine_share(config.generation, beside=colocated)
         room = engine_room(shape, gpu.memory, share, tensor_parallel, context, gpu.sequences)
         compiled = not engine.enforce_eager
         if colocated:

@@ -152,9 +152,9 @@ def _lent() -> Iterator[None]:
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     try:
         yield
-    except Exception as error:
-        if isinstance(error, MaxentGrpoError | ImportError) or not isinstance(error, _failures()):
-            raise
+    except (MaxentGrpoError, ImportError):  # says itself what is wrong; without vLLM nothing else could be asked
+        raise
+    except _failures() as error:
         said = str(error).splitlines()
         raise GenerationError(f"{HERE} failed ({type(error).__name__}: {said[0] if said else 'no words'})") from error
     finally:
