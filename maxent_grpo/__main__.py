@@ -46,6 +46,7 @@ COMMANDS = {
 
 def main(arguments: list[str]) -> None:
     """Call the command named first with the arguments after it."""
+    arguments = _with_imports(arguments)
     if arguments and arguments[0] in COMMANDS:
         try:
             import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
@@ -57,15 +58,40 @@ def main(arguments: list[str]) -> None:
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="python -m maxent_grpo",
-        usage="python -m maxent_grpo COMMAND [arguments]",
+        usage="python -m maxent_grpo [--import MODULE] COMMAND [arguments]",
         description="Group-relative policy optimisation of language models.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items())
-        + "\n\n`python -m maxent_grpo COMMAND --help` explains one of them.",
+        + "\n\n`python -m maxent_grpo COMMAND --help` explains one of them. `--import MODULE`, before the command, imports a module"
+        "\nof yours that adds options, as often as given.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND", help="one of the commands below")
     parser.parse_args(arguments or ["--help"])
+
+
+def _with_imports(arguments: list[str]) -> list[str]:
+    """What is left of the arguments when the modules that they name before the command are imported."""
+    names: list[str] = []
+    while arguments and arguments[0].partition("=")[0] == "--import":
+        flag, _, name = arguments[0].partition("=")
+        rest = arguments[1:]
+        if flag == arguments[0]:
+            name, rest = (rest or [""])[0], rest[1:]
+        names.append(name)
+        arguments = rest
+    if names:
+        # only those who ask for it wait for this import
+        from maxent_grpo.config.complain import complain
+        from maxent_grpo.config.own_modules import import_modules
+        from maxent_grpo.errors import ConfigError, exit_status
+
+        try:
+            import_modules(names)
+        except ConfigError as error:
+            complain("maxent_grpo", error)
+            sys.exit(exit_status(error))
+    return arguments
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 
 from maxent_grpo.config.declared import field_types, forget_options, groups, options
+from maxent_grpo.config.own_modules import remember
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.config.store import OPTIONS, register
 from maxent_grpo.errors import ConfigError
@@ -36,5 +37,6 @@ def add_option(group: str, name: str, node: type) -> None:
             f"add_option({group!r}, {name!r}, ...): {group}={name} is {taken.__name__} already; choose another name"
         )
     OPTIONS.append((group, name, node))
+    remember(group, name)
     register.cache_clear()
     forget_options()

@@ -9,6 +9,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from maxent_grpo.config.own_modules import modules_here
+from maxent_grpo.report.read import import_flags
+
 SCRIPT = "maxent-grpo"
 """The command that installing the package makes; the same as `python train.py` in a checkout."""
 
@@ -48,7 +51,10 @@ def has_wandb_key() -> bool:
 
 
 def train_command() -> str:
-    """How training is started here: by the installed command where this process was, or where there is no train.py."""
+    """How training is started here: with the modules that added options in this process, and by the installed command where
+    this process was, or where there is no train.py."""
+    if modules_here():
+        return " ".join(["python -m maxent_grpo", *import_flags(modules_here()), "train"])
     checkout = Path(__file__).resolve().parents[2]
     is_installed = Path(sys.argv[0]).name == SCRIPT or not (checkout / "train.py").is_file()
     return SCRIPT if is_installed else "python train.py"
@@ -56,4 +62,4 @@ def train_command() -> str:
 
 def program() -> str:
     """The name that sentences of the training command begin with: `train.py` or `maxent-grpo`."""
-    return train_command().removeprefix("python ")
+    return "train.py" if modules_here() else train_command().removeprefix("python ")

@@ -17,10 +17,11 @@ from maxent_grpo.config.compose import (
 )
 from maxent_grpo.config.declared import field_types, node_type, options, settings
 from maxent_grpo.config.load import check, compose_checked
+from maxent_grpo.config.own_modules import unknown_options
 from maxent_grpo.config.presets import PRESETS, flatten
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError, DataError
-from maxent_grpo.report.read import CONFIG_FILE, read_config, read_options
+from maxent_grpo.report.read import CONFIG_FILE, read_config, read_modules, read_options
 
 
 def recorded_config(run_dir: Path, changes: Mapping[str, Any]) -> RootConfig:
@@ -45,6 +46,9 @@ def recorded_node(run_dir: Path) -> DictConfig:
     chosen, content = read_options(run_dir), read_config(run_dir)
     if not chosen:
         raise DataError(f"{run_dir / CONFIG_FILE} does not name the options that the run was composed from")
+    unknown = [f"{group}={option}" for group, option in chosen.items() if option not in options(group)]
+    if unknown:
+        raise DataError(unknown_options(run_dir, unknown, read_modules(run_dir)))
     config = compose_checked([f"{group}={option}" for group, option in chosen.items()])
     kinds = chosen_kinds(config)
     strangers = [path for path, _ in flatten(content) if undeclared(path, kinds)]

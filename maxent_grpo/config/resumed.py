@@ -17,11 +17,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from maxent_grpo.config.checkpoint import LATEST
+from maxent_grpo.config.declared import groups, options
+from maxent_grpo.config.own_modules import unknown_options
 from maxent_grpo.config.preflight import CHECKPOINTS
 from maxent_grpo.config.presets import PRESETS
 from maxent_grpo.config.secrets import lost_secrets, redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import write_atomically
+from maxent_grpo.report.read import is_run, read_modules
 
 OVERRIDES_FILE = "overrides.json"
 RESUME = "checkpoint.resume_from"
@@ -42,19 +45,24 @@ def with_run_overrides(overrides: Sequence[str]) -> list[str]:
     record of overrides, the overrides come back as they are: what is wrong with the path is for the gates to say.
 
     Raises:
-        ConfigError: the run's record of overrides is damaged, a secret in it has to be said again, or `latest` is asked for in a
-            folder that is new each time.
+        ConfigError: the run's record of overrides is damaged, a secret in it has to be said again, it chooses an option that is
+            not known here, or `latest` is asked for in a folder that is new each time.
     """
     path = _value(overrides, RESUME)
     if path == LATEST:
         path = _own_folder(overrides)
-    record = None if path is None else _record(Path(path))
-    if record is None:
+    found = None if path is None else _record(Path(path))
+    if found is None:
         return list(overrides)
+    run_dir, record = found
     kept = [text for text in record if not _is_of_one_run(_key(text)) and not _is_replaced(text, overrides)]
     lost = lost_secrets((_key(text), text.partition("=")[2]) for text in kept)
     if lost:
         raise ConfigError(lost)
+    unknown = [text for text in kept if _is_unknown_option(text)]
+    if unknown:
+        modules = read_modules(run_dir) if is_run(run_dir) else []
+        raise ConfigError(f"{RESUME}={path}: {unknown_options(run_dir, unknown, modules)}")
     return [*kept, *overrides]
 
 
@@ -94,10 +102,11 @@ def _value(overrides: Sequence[str], setting: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _record(path: Path) -> list[str] | None:
-    """The overrides kept by the run that ``path`` is, or lies inside of as a checkpoint."""
+def _record(path: Path) -> tuple[Path, list[str]] | None:
+    """The directory of the run that ``path`` is, or lies inside of as a checkpoint, and the overrides that it kept."""
     inside = [parent.parent for parent in (path, *path.parents) if parent.name == CHECKPOINTS]
-    file = (inside[0] if inside else path) / OVERRIDES_FILE
+    run_dir = inside[0] if inside else path
+    file = run_dir / OVERRIDES_FILE
     if not file.is_file():
         return None
     try:
@@ -109,7 +118,12 @@ def _record(path: Path) -> list[str] | None:
             f"{RESUME}={path}: {file} is not a list of overrides, so the run's settings are not known; restore the file, or "
             "delete it and write the run's settings on the command line"
         )
-    return cast(list[str], record)
+    return run_dir, cast(list[str], record)
+
+
+def _is_unknown_option(override: str) -> bool:
+    group, _, option = override.partition("=")
+    return group in groups() and option not in options(group) and "," not in option
 
 
 def _is_replaced(recorded: str, overrides: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ def configuration_html(record: RunRecord) -> str:
 def _command_html(record: RunRecord) -> str:
     if record.overrides is None:
         return '<p class="absent">overrides.json is not in the run directory, so the command line is not known.</p>'
-    command = escape(reproduce_command(record.overrides))
+    command = escape(reproduce_command(record.overrides, record.modules))
     return (
         '<p class="lead">This makes the same run again, in a folder of its own:</p>'
         f'<div class="command"><code>{command}</code><button type="button" class="copy" hidden>copy</button></div>'

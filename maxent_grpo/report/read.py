@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
@@ -44,6 +44,10 @@ DEEPEST = 2
 
 OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
+MODULES_COMMENT = "# modules:"
+"""Start of the comment that names the modules which added options that are not the package's own, for runs with such options."""
+IMPORT_FLAG = "--import"
+"""Of `python -m maxent_grpo`, before the command, with a module that it is to import."""
 
 
 def in_number_order(name: str) -> list[tuple[int, str]]:
@@ -182,9 +186,27 @@ def read_options(run_dir: Path) -> dict[str, str]:
     Raises:
         DataError: there is no config.yaml.
     """
+    return dict(word.split("=", 1) for word in _comment(run_dir, OPTIONS_COMMENT) if "=" in word)
+
+
+def read_modules(run_dir: Path) -> list[str]:
+    """The modules that added options of the run which are not the package's own; empty for a run without such options.
+
+    Raises:
+        DataError: there is no config.yaml.
+    """
+    return _comment(run_dir, MODULES_COMMENT)
+
+
+def import_flags(names: Iterable[str]) -> list[str]:
+    """The words of a command line by which a command imports the modules."""
+    return [word for name in names for word in (IMPORT_FLAG, name)]
+
+
+def _comment(run_dir: Path, start: str) -> list[str]:
+    """The words of one of the comments that head config.yaml."""
     lines = _config_text(run_dir).splitlines()
-    options = next((line for line in lines if line.startswith(OPTIONS_COMMENT)), "")
-    return dict(word.split("=", 1) for word in options.split() if "=" in word)
+    return next((line for line in lines if line.startswith(start)), start).removeprefix(start).split()
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from maxent_grpo.report.read import (
     LOG_FILE,
     OVERRIDES_FILE,
     RunIdentity,
+    import_flags,
     metric_series,
     read_config,
     read_identity,
     read_metrics,
+    read_modules,
     read_options,
 )
 
@@ -55,6 +57,8 @@ class RunRecord:
     overrides: Sequence[str] | None
     """The command line; None without an overrides.json."""
     log: LogFacts
+    modules: Sequence[str] = ()
+    """Modules that added options of the run."""
     environment: Mapping[str, Any] | None = None
     """Code, machine and command line; None without an environment.json."""
 
@@ -99,6 +103,7 @@ def read_record(run_dir: Path) -> RunRecord:
         identity=read_identity(run_dir),
         rows=rows,
         options=options,
+        modules=read_modules(run_dir) if configured else [],
         config=config,
         overrides=_read_overrides(run_dir / OVERRIDES_FILE),
         log=read_log(run_dir / LOG_FILE),
@@ -119,10 +124,16 @@ def status(record: RunRecord) -> tuple[bool, str]:
     return False, f"unfinished: {done} of {total} steps{reason}"
 
 
-def reproduce_command(overrides: Sequence[str]) -> str:
-    """The shell command with the run's overrides, without the folder, which holds this run already."""
+def reproduce_command(overrides: Sequence[str], modules: Sequence[str]) -> str:
+    """The shell command with the run's overrides, without the folder, which holds this run already.
+
+    Args:
+        overrides: the run's own.
+        modules: those that added options of the run.
+    """
     kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != "run.dir"]
-    return shlex.join(["python", "train.py", *kept])
+    words = ["-m", "maxent_grpo", *import_flags(modules), "train"] if modules else ["train.py"]
+    return shlex.join(["python", *words, *kept])
 
 
 def _read_overrides(path: Path) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from maxent_grpo.config.preflight import resumes, run_marks
@@ -13,7 +13,7 @@ from maxent_grpo.config.quoting import setting_word
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.report.atomic import PARTIAL, storage_errors, write_atomically
-from maxent_grpo.report.read import CONFIG_FILE, OPTIONS_COMMENT
+from maxent_grpo.report.read import CONFIG_FILE, MODULES_COMMENT, OPTIONS_COMMENT
 from maxent_grpo.telemetry.quiet import QuietWriter
 
 LOG_FILE = "run.log"
@@ -53,13 +53,17 @@ def remove_partials(run_dir: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def write_config(run_dir: Path, yaml_text: str, options: Mapping[str, str] | None = None) -> Path:
-    """Write config.yaml: the resolved settings, headed by a comment with the chosen option of each group.
+def write_config(
+    run_dir: Path, yaml_text: str, options: Mapping[str, str] | None = None, modules: Sequence[str] = ()
+) -> Path:
+    """Write config.yaml: the resolved settings, headed by comments with the chosen option of each group and the modules that added any.
 
-    Reports read the method's name from that comment (``# options: model=tiny ... scoring=maxent``).
+    Reports read the method's name from the first comment (``# options: model=tiny ... scoring=maxent``).
     """
     words = " ".join(f"{group}={option}" for group, option in (options or {}).items())
-    text = f"{OPTIONS_COMMENT} {words}\n{yaml_text}" if words else yaml_text
+    comments = [f"{OPTIONS_COMMENT} {words}\n"] if words else []
+    comments += [f"{MODULES_COMMENT} {' '.join(modules)}\n"] if modules else []
+    text = "".join([*comments, yaml_text])
     path = run_dir / CONFIG_FILE
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
     return path

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from maxent_grpo.config.checkpoint import LATEST
+from maxent_grpo.config.own_modules import modules_of
 from maxent_grpo.config.preflight import holds_checkpoint, run_marks
 from maxent_grpo.config.presets import flatten
 from maxent_grpo.config.resolve import chosen_options
@@ -185,7 +186,8 @@ def describe_run(config: RootConfig, run_dir: Path, overrides: Sequence[str]) ->
         StorageError: one of the files cannot be written.
     """
     with storage_errors(run_dir):
-        write_config(run_dir, config_text(config_tree(config)), chosen_options(config))
+        chosen = chosen_options(config)
+        write_config(run_dir, config_text(config_tree(config)), chosen, modules_of(chosen))
         write_overrides(run_dir, overrides)
         write_versions(run_dir)
         on_gpu = config.run.device is not DeviceChoice.cpu

@@ -247,7 +247,12 @@ def _changed_data(config: RootConfig) -> str:
 def _again(subject: Subject) -> str:
     lines = ["## Reproduce", ""]
     if subject.record.overrides is not None:
-        lines += ["```", reproduce_command(of_the_training(subject.record.overrides)), "```", ""]
+        lines += [
+            "```",
+            reproduce_command(of_the_training(subject.record.overrides), subject.record.modules),
+            "```",
+            "",
+        ]
     seconds = subject.record.seconds
     if seconds:
         lines += [f"Its {subject.record.last_step} optimiser steps took {duration(seconds)}.", ""]
