@@ -9,6 +9,10 @@ from numbers import Integral, Real
 from typing import Any
 
 Message = dict[str, str]
+MESSAGES = "prompt_messages"
+"""Field of a rendered row with its prompt as messages."""
+NOT_COLUMNS = ("prompt", MESSAGES)
+"""Fields of a rendered row that reward functions get under another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,18 @@ class RewardBatch:
             None if self.conversations is None else list(self.conversations[here]),
             self.state,
         )
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """What reward functions may ask for of rows, column by column; None where a row lacks what others have."""
+    names = {name for row in rows for name in row} - set(NOT_COLUMNS)
+    return {name: [row.get(name) for row in rows] for name in sorted(names)}
+
+
+def conversations_of(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    """Every row's prompt as messages; None unless all carry them."""
+    found = [row.get(MESSAGES) for row in rows]
+    return None if any(messages is None for messages in found) else found
 
 
 class Notes:

@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -114,9 +115,12 @@ class Convention:
     def _call(self, term: str, offered: dict[str, Any], rows: list[int], batch: RewardBatch) -> Call:
         missing = sorted(self.required - offered.keys())
         if missing:
+            near = {name: get_close_matches(name, offered, n=1) for name in missing}
+            meant = ", ".join(f"{found[0]} for {name}" for name, found in near.items() if found)
             raise RewardError(
                 f"reward term '{term}' asks for {', '.join(missing)}, which the rows do not have; their columns are "
-                f"{', '.join(sorted(batch.columns))}. Name columns that exist, or give the parameter a default"
+                f"{', '.join(sorted(batch.columns))}. Name columns that exist{f' ({meant}?)' if meant else ''}, or give the "
+                "parameter a default"
             )
         notes = Notes()
         given: dict[str, Any] = {**offered, "log_extra": notes.log_extra, "log_metric": notes.log_metric}

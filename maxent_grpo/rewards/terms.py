@@ -13,13 +13,12 @@ from maxent_grpo.errors import RewardError
 from maxent_grpo.rewards.batch import Notes, RewardBatch
 from maxent_grpo.rewards.functions import Call, Convention, RewardFunction, convention_of
 from maxent_grpo.rewards.grade import Grade
+from maxent_grpo.rewards.raised import raised, shown
 from maxent_grpo.rewards.term_settings import FunctionStyle
 from maxent_grpo.rewards.timing import BACKGROUND, CallTimedOut, Outcome, attempt, attempt_within
 
 ERROR, TIMEOUT = "error", "timeout"
 """Why a term has no value for a completion that it did not abstain from by itself."""
-LONGEST_SHOWN = 300
-"""Characters of a value or an error in a message."""
 MOST_ABANDONED = 8
 """Calls that were given up and still run, beyond which a term stops the run: each takes time from everything else."""
 
@@ -80,6 +79,14 @@ class RewardTerm:
     ) -> list[Grade | None]:
         """One grade per completion, None where the term abstains; see ``start``."""
         return self.start(RewardBatch(prompts, completions, completion_ids, columns))().grades
+
+    def require_arguments(self, batch: RewardBatch) -> None:
+        """Find out, without a call, whether the function could be called about completions of such rows.
+
+        Raises:
+            RewardError: it asks for columns that are not there.
+        """
+        convention_of(self.function, self.style).calls(self.name, batch)
 
     def start(self, batch: RewardBatch) -> Callable[[], TermVerdict]:
         """Begin to reward a batch; calling the result ends it and gives the verdict. Only asynchronous functions run meanwhile.
@@ -171,7 +178,7 @@ class RewardTerm:
         elif self.abstain_on_error:
             self._abstain(verdict, call.rows, ERROR)
         else:
-            raise RewardError(f"{self._where(batch, call.rows[0])} raised {_shown(error)}") from error
+            raise RewardError(f"{self._where(batch, call.rows[0])} raised {raised(error)}") from error
 
     def _one_by_one(
         self, verdict: TermVerdict, convention: Convention, batch: RewardBatch, error: BaseException
@@ -182,7 +189,7 @@ class RewardTerm:
             self._settle(verdict, convention, batch, call, self._outcome(call, started[number] if started else None))
         if not self.abstain_on_error:
             raise RewardError(
-                f"reward term '{self.name}' raised {_shown(error)} on the whole batch, though not on any single completion"
+                f"reward term '{self.name}' raised {raised(error)} on the whole batch, though not on any single completion"
             ) from error
 
     def _abstain(self, verdict: TermVerdict, rows: Sequence[int], why: str) -> None:
@@ -197,7 +204,7 @@ class RewardTerm:
                 raise TypeError("text is no number")
             number = float(value.reward if isinstance(value, Grade) else value)
         except Exception as error:  # what a user's object does when it is asked for its number
-            raise RewardError(f"{self._where(batch, row)} returned {_shown(value)}, which is not a number") from error
+            raise RewardError(f"{self._where(batch, row)} returned {shown(value)}, which is not a number") from error
         if not math.isfinite(number):
             raise RewardError(
                 f"{self._where(batch, row)} returned {number}: return a finite number, or None to leave the row out"
@@ -207,14 +214,6 @@ class RewardTerm:
     def _where(self, batch: RewardBatch, row: int) -> str:
         row_id = batch.columns["row_id"][row] if "row_id" in batch.columns else row
         return f"reward term '{self.name}' on row {row_id}, completion {batch.completions[row][:200]!r},"
-
-
-def _shown(value: object) -> str:
-    """A value as messages show it: cut, and by its type where it cannot show itself."""
-    try:
-        return repr(value)[:LONGEST_SHOWN]
-    except Exception:  # a user's object may raise anything
-        return f"a {type(value).__name__}"
 
 
 def ask_terms(terms: Sequence[RewardTerm], batch: RewardBatch) -> dict[str, TermVerdict]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from maxent_grpo.errors import GenerationError
 from maxent_grpo.objective.aggregation import answer_entropy
 from maxent_grpo.objective.shaping import NO_KEY
-from maxent_grpo.rewards.batch import RewardBatch, TrainerState
+from maxent_grpo.rewards.batch import RewardBatch, TrainerState, columns_of, conversations_of
 from maxent_grpo.rewards.grade import Grade
 from maxent_grpo.rewards.terms import TermVerdict
 from maxent_grpo.rewards.workers import Asking
@@ -33,11 +33,6 @@ from maxent_grpo.training.types.rewards import (
     RewardComputation,
 )
 from maxent_grpo.training.types.runtime import RewardSpec, ScoringSettings
-
-MESSAGES = "prompt_messages"
-"""Field of a rendered row with its prompt as messages."""
-NOT_COLUMNS = ("prompt", MESSAGES)
-"""Fields of a rendered row that reward functions get under another name."""
 
 
 @dataclass
@@ -101,7 +96,7 @@ def _reward_batch(batch: GenerationBatch, rows: Mapping[str, Mapping[str, Any]],
     records = [record for group in batch.records for record in group]
     asked = [rows[record.row_id] for record in records]
     ids = [record.token_ids for record in records]
-    return RewardBatch(pairs.prompts, pairs.completions, ids, _columns(asked), _conversations(asked), state)
+    return RewardBatch(pairs.prompts, pairs.completions, ids, columns_of(asked), conversations_of(asked), state)
 
 
 def _graded(batch: GenerationBatch, verdicts: Mapping[str, TermVerdict], reward: RewardSpec) -> GradedRollout:
@@ -307,17 +302,6 @@ def _answer_entropies(scoring: ScoringSettings, facts: GroupFacts, discounts: Te
         "seed_alpha_effective": scoring.row_weights.entropy_alpha / limit if limit else 0.0,
         "seed_max_possible_entropy": limit,
     }
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    names = {name for row in rows for name in row} - set(NOT_COLUMNS)
-    return {name: [row.get(name) for row in rows] for name in sorted(names)}
-
-
-def _conversations(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-    """Every row's prompt as messages; None unless all carry them."""
-    found = [row.get(MESSAGES) for row in rows]
-    return None if any(messages is None for messages in found) else found
 
 
 def _noted(verdicts: Mapping[str, TermVerdict], row: int) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from maxent_grpo.objective.aggregation import (
 )
 from maxent_grpo.objective.shaping import overlong_penalty, uniqueness_utilities, unlikeliness_utilities
 from maxent_grpo.rewards.functions import imported_function
+from maxent_grpo.rewards.raised import raised
 from maxent_grpo.training.types.choices import AdvantageKind, RowWeighting, Shaping
 from maxent_grpo.training.types.credit import RowWeightSettings, ShapingSettings
 from maxent_grpo.training.types.runtime import ScoringSettings
@@ -91,13 +92,16 @@ def own_advantages(path: str) -> CreditRule:
 
     Raises:
         ConfigError: the module has no such function.
-        RewardError: raised by the rule when the function returns another shape, or a valid row's advantage is not finite.
+        RewardError: raised by the rule when the function raises or returns another shape, or a valid row's advantage is not finite.
     """
     setting = "scoring.advantage_function"
     function = imported_function(setting, path)
 
     def rule(utilities: Tensor, facts: GroupFacts) -> Tensor:
-        result = function(utilities, facts)
+        try:
+            result = function(utilities, facts)
+        except Exception as error:  # the user's code may raise anything
+            raise RewardError(f"{setting}={path} raised {raised(error)}") from error
         if not isinstance(result, Tensor) or result.shape != utilities.shape:
             got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else repr(result)
             raise RewardError(

@@ -205,7 +205,7 @@ def validation_of(
     )
     parts = EvaluationParts(
         task, problems, render, partial(local_generator, runtime), scorer,
-        runtime, build_rewards(config, task), generation, evaluation_settings(config.evaluation, list(rendered.rows)),
+        runtime, build_rewards(config, task, rendered.rows), generation, evaluation_settings(config.evaluation, list(rendered.rows)),
         scoring, handles, state=TrainerState(global_step=subject.step or 0, max_steps=schedule.total_training_steps),
     )  # fmt: skip
     return build_validation(config.evaluation, parts), rendered

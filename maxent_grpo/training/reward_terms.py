@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from maxent_grpo.config.root import RootConfig
+from maxent_grpo.errors import ConfigError, RewardError
+from maxent_grpo.rewards.batch import RewardBatch, columns_of, conversations_of
 from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms, term_recipes
+from maxent_grpo.rewards.terms import RewardTerm
 from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError
 from maxent_grpo.training.types.runtime import RewardSpec
 
+ROWS_ASKED = 64
+"""Rows among which a column that a reward function asks for is looked for: those of a mixture differ."""
 
-def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
-    """The reward terms with their weights."""
+
+def build_rewards(config: RootConfig, task: Task, rows: Sequence[Mapping[str, Any]] = ()) -> RewardSpec:
+    """The reward terms with their weights.
+
+    Args:
+        config: the run's.
+        task: grades its own problems.
+        rows: what is trained on, whose columns reward functions may ask for; empty where that is not known.
+
+    Raises:
+        ConfigError: a reward function cannot be found, or asks for what no row has.
+    """
     reward = config.reward
     policies = dict(reward.on_error)
     if getattr(config.data, "on_bad_row", None) is OnBadRow.skip:
@@ -26,8 +44,28 @@ def build_rewards(config: RootConfig, task: Task) -> RewardSpec:
         answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
+    _require_columns(config, terms, [rows[number] for number in range(min(ROWS_ASKED, len(rows)))])
     workers = None
     if reward.workers > 0:
         grade = getattr(task, "sent_grader", None)
         workers = RewardWorkers(reward.workers, term_recipes(reward.terms, calls, grade, settings))
     return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
+
+
+def _require_columns(config: RootConfig, terms: Sequence[RewardTerm], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse functions that could not be called, before anything is sampled for them."""
+    if not rows:
+        return
+    texts = [""] * len(rows)
+    batch = RewardBatch(texts, texts, [[] for _ in rows], columns_of(rows), conversations_of(rows))
+    problems: list[str] = []
+    for term in terms:
+        if term.is_built_in:
+            continue
+        try:
+            term.require_arguments(batch)
+        except RewardError as error:
+            path = f"reward.functions.{term.name}"
+            problems.append(f"{path}={config.reward.functions[term.name]}: {error}")
+    if problems:
+        raise ConfigError(problems)

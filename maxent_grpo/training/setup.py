@@ -262,7 +262,7 @@ def _context(
         wrapped=prepared.wrapped,
         sharded=prepared.sharded,
     )
-    rewards = build_rewards(config, task)
+    rewards = build_rewards(config, task, train.rows)
     settings = LoopSettings(
         generation=generation,
         evaluation=evaluation_settings(config.evaluation, list(held_out.rows)),

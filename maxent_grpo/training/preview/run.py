@@ -69,7 +69,7 @@ def preview(config: RootConfig) -> str:
     accelerator = make_accelerator(here)
     sight = look(config)
     if sight.task is not None:
-        build_rewards(config, sight.task)
+        build_rewards(config, sight.task, [] if sight.train is None else sight.train.rows)
     work = workload(config, sight)
     resolve_method(
         work.scoring, score_mode=work.scoring.weighting.score_mode,
