@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.golden import golden
 from support.numbers import assert_equals
+from support.own_options import options_taken_back
 from support.pages import Ran, execute
 from support.runs import configured
 from support.steps import plain_facts
@@ -17,9 +18,8 @@ from torch import Tensor
 
 import maxent_grpo
 from maxent_grpo.config.compose import config_directory
-from maxent_grpo.config.declared import forget_options, options
+from maxent_grpo.config.declared import options
 from maxent_grpo.config.scoring import DrGrpoScoringConfig
-from maxent_grpo.config.store import OPTIONS, register
 from maxent_grpo.errors import ConfigError, RewardError
 from maxent_grpo.training.credit_rules import GroupFacts, own_advantages
 from maxent_grpo.training.types.choices import AdvantageKind
@@ -76,11 +76,8 @@ def test_the_preset_of_the_page_is_a_configuration(ran: Ran) -> None:
 @pytest.fixture
 def own_option() -> Iterator[None]:
     """Takes added options back."""
-    before = list(OPTIONS)
-    yield
-    OPTIONS[:] = before
-    register.cache_clear()
-    forget_options()
+    with options_taken_back():
+        yield
 
 
 class Mine(DrGrpoScoringConfig):

@@ -14,6 +14,7 @@ from maxent_grpo.config.compose import parse_override, with_search_path
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.load import load_config
 from maxent_grpo.config.presets import PRESETS
+from maxent_grpo.config.resumed import RUN_DIR
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.sweeps.launchers import missing_plugins
@@ -71,7 +72,7 @@ def sort_command(overrides: list[str], config_dir: str | None) -> SweepCommand:
     """The command line without `run.sweep_resume`, which is the sweep's and no job's.
 
     Raises:
-        ConfigError: an override cannot be read, or chooses a plugin that is not installed.
+        ConfigError: an override cannot be read, chooses a plugin that is not installed, or names one folder for all jobs.
     """
     parsed = [parse_override(text) for text in overrides]
     resumes = [override for override in parsed if override.key_or_group == RESUME]
@@ -79,6 +80,11 @@ def sort_command(overrides: list[str], config_dir: str | None) -> SweepCommand:
         if not isinstance(override.value(), bool):
             raise ConfigError(f"{override.input_line}: must be true or false")
     problems = list(missing_plugins([override for override in parsed if override.is_hydra_override()]))
+    problems += [
+        f"{text_of(override)}: the jobs of a sweep have folders of their own inside the sweep's; write {SWEEP_DIR}=FOLDER for that"
+        for override in parsed
+        if override.key_or_group == RUN_DIR
+    ]
     if problems:
         raise ConfigError(problems)
     rest = [override for override in parsed if override.key_or_group != RESUME]

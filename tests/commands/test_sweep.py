@@ -83,6 +83,16 @@ def test_a_sweep_that_cannot_be_read_is_refused_as_a_whole() -> None:
         run_sweep(["experiment=nothing", "seed=1,2"], note)
 
 
+def test_one_folder_for_all_jobs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_sweep(["seed=1,2", f"run.dir={tmp_path}/run", f"hydra.sweep.dir={tmp_path}/sweep"], note)
+    assert caught.value.problems == [
+        f"run.dir={tmp_path}/run: the jobs of a sweep have folders of their own inside the sweep's; write "
+        "hydra.sweep.dir=FOLDER for that"
+    ]
+    assert not list(tmp_path.iterdir())
+
+
 def test_folders_can_be_named_otherwise(tmp_path: Path) -> None:
     dir_and_name = [f"hydra.sweep.dir={tmp_path}/sweep", "hydra.sweep.subdir='${seed} of ${scoring.kl_beta}/run'"]
     run_sweep(["seed=4,5", *dir_and_name], note)

@@ -10,14 +10,13 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from joblib.externals.loky import get_reusable_executor
 from omegaconf import OmegaConf
+from support.own_options import options_taken_back
 from support.runs import SMALL, metric_lines, train
 from support.sweep_jobs import OwnScoringConfig, killed_with_seed_1, meet, meet_and_train, note, stopped_with_seed_1
 
 import maxent_grpo
 from maxent_grpo.commands.sweep import run_sweep
 from maxent_grpo.commands.train import hydra_main
-from maxent_grpo.config import store
-from maxent_grpo.config.declared import forget_options
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.sweeps import launchers
 from maxent_grpo.sweeps.failure import SweepError, SweepFailure
@@ -44,13 +43,9 @@ def workers_end_with_the_tests() -> Iterator[None]:
 
 def test_joblib_runs_two_jobs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # workers must learn of an option of the user's own
-    maxent_grpo.add_option("scoring", "own", OwnScoringConfig)
-    try:
+    with options_taken_back():
+        maxent_grpo.add_option("scoring", "own", OwnScoringConfig)
         run_sweep(["scoring=own", "seed=3,4", f"hydra.sweep.dir={tmp_path}/sweep", *JOBLIB], meet)
-    finally:
-        store.OPTIONS.pop()
-        store.register.cache_clear()
-        forget_options()
     assert [job.standing for job in read_jobs(tmp_path / "sweep")] == [Standing.finished] * 2
     assert [(tmp_path / "sweep" / name / "note.txt").read_text() for name in ("0-seed=3", "1-seed=4")] == ["3 1", "4 1"]
     assert "job 2 of 2, 1-seed=4: finished" in capfd.readouterr().out

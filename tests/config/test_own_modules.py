@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.own_options import options_taken_back
 
 from maxent_grpo.__main__ import main
 from maxent_grpo.config import own_modules
-from maxent_grpo.config.declared import forget_options, options
+from maxent_grpo.config.declared import options
 from maxent_grpo.config.installed import program, train_command
 from maxent_grpo.config.load import load_config
 from maxent_grpo.config.recorded import recorded_config
 from maxent_grpo.config.resumed import with_run_overrides
-from maxent_grpo.config.store import OPTIONS, register
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.read import CONFIG_FILE, read_modules, read_options
 from maxent_grpo.report.record import reproduce_command
@@ -38,36 +39,32 @@ maxent_grpo.add_option("scoring", "mine", MineScoringConfig)
 """
 
 
-def forget(before: list[tuple[str, str, type]]) -> None:
-    OPTIONS[:] = before
-    register.cache_clear()
-    forget_options()
-    own_modules._added_by.clear()  # pyright: ignore[reportPrivateUsage]
-    own_modules._imported.clear()  # pyright: ignore[reportPrivateUsage]
-    sys.modules.pop(MODULE, None)
-
-
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the module of one's own is; what it adds is taken back."""
-    before = list(OPTIONS)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the module of one's own is."""
     (tmp_path / f"{MODULE}.py").write_text(TEXT)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    forget(before)
+    return tmp_path
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """After the block this process is like one that never imported the module."""
+    with options_taken_back():
+        yield
+    sys.modules.pop(MODULE, None)
 
 
 @pytest.fixture
 def run_dir(folder: Path) -> Path:
     """What a run with the option leaves in its directory at its start, read by a process that does not know the option."""
-    before = list(OPTIONS)
-    own_modules.import_modules([MODULE])
     path = folder / "run"
     path.mkdir()
-    config = load_config(["scoring=mine"])
-    assert config.scoring.entropy_coef == 0.125
-    describe_run(config, path, ["scoring=mine"])
-    forget(before)
+    with forgotten():
+        own_modules.import_modules([MODULE])
+        config = load_config(["scoring=mine"])
+        assert config.scoring.entropy_coef == 0.125
+        describe_run(config, path, ["scoring=mine"])
     return path
 
 
@@ -106,14 +103,13 @@ def test_a_command_that_is_told_to_import_the_module_knows_the_option(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (["--import", MODULE], [f"--import={MODULE}"]):
-        before = list(OPTIONS)
         assert train_command() == "python train.py"
-        main([*arguments, "explain", "scoring=mine"])
-        assert "0.125" in capsys.readouterr().out
-        assert recorded_config(run_dir, {}).scoring.entropy_coef == 0.125
-        assert train_command() == f"python -m maxent_grpo --import {MODULE} train"
-        assert program() == "train.py"
-        forget(before)
+        with forgotten():
+            main([*arguments, "explain", "scoring=mine"])
+            assert "0.125" in capsys.readouterr().out
+            assert recorded_config(run_dir, {}).scoring.entropy_coef == 0.125
+            assert train_command() == f"python -m maxent_grpo --import {MODULE} train"
+            assert program() == "train.py"
 
 
 def test_a_module_that_is_not_there_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,10 +124,13 @@ def test_a_module_that_is_not_there_is_named(folder: Path, capsys: pytest.Captur
 
 def test_a_module_that_adds_nothing_when_imported_is_told_so(run_dir: Path, folder: Path) -> None:
     (folder / f"{MODULE}.py").write_text("")
-    own_modules.import_modules([MODULE])
-    assert "mine" not in options("scoring")
-    with pytest.raises(DataError, match=f"module {MODULE} did not add it on being imported: call add_option at the"):
-        recorded_config(run_dir, {})
+    with forgotten():
+        own_modules.import_modules([MODULE])
+        assert "mine" not in options("scoring")
+        with pytest.raises(
+            DataError, match=f"module {MODULE} did not add it on being imported: call add_option at the"
+        ):
+            recorded_config(run_dir, {})
 
 
 def test_a_script_is_named_by_its_file_and_a_notebook_has_none(tmp_path: Path) -> None:
