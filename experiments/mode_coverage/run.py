@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def starts_of(study: Study, part: Part) -> Part:
     """One step of the baseline from each start of the part's task, which leaves the start in the cache."""
-    arm = Arm("start", "one step from a start, which is cached", Choice({"scoring": "dr_grpo"}))
+    nothing_more = {"evaluation.enabled": False}
+    arm = Arm("start", "one step from a start, which is cached", Choice({"scoring": "dr_grpo"}, nothing_more))
     if part.kind == REDUCED:
         return replace(part, name=f"{START_PART}-{part.name}", kind=START_PART, steps=1, arms=[arm])
     alike = [other for other in study.parts.values() if other.task == part.task and other.kind != REDUCED]
