@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> None:
             # whoever reads the output has had enough of it; what is left has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
+    if arguments[:1] == ["--version"]:
+        return import_module(COMMANDS["train"][0]).main(["--version"])
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="python -m maxent_grpo",

@@ -1,10 +1,11 @@
-"""The text of `python train.py --help`."""
+"""The texts of `python train.py --help` and `--version`."""
 
 from __future__ import annotations
 
 import itertools
 
 from maxent_grpo.config.declared import groups, options
+from maxent_grpo.config.installed import installed_version
 from maxent_grpo.config.presets import PRESETS, config_directory, default_option
 
 COMMAND = "python train.py"
@@ -52,6 +53,12 @@ def help_text(command: str = COMMAND) -> str:
     for file in presets:
         lines.append(f"   {file.stem:<{width}}  {claim_of(file.read_text(encoding='utf-8'))}")
     return "\n".join([*lines, "", TAIL]).replace(COMMAND, command)
+
+
+def version_text() -> str:
+    """This package's version and those of the packages that decide a run's numbers, found out without importing them."""
+    found = {name: installed_version(name) for name in ("maxent-grpo", "torch", "transformers")}
+    return "\n".join(f"{name} {version or '(not installed)'}" for name, version in found.items())
 
 
 def _first_line(node: type) -> str:

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from maxent_grpo.commands.dry import describe_run
-from maxent_grpo.commands.help import help_text
+from maxent_grpo.commands.help import help_text, version_text
 from maxent_grpo.config.complain import complain
 from maxent_grpo.config.compositions import CONFIG_NAME
 from maxent_grpo.config.installed import program, train_command
@@ -73,10 +73,11 @@ def main(arguments: list[str] | None = None) -> None:
     _started = time.monotonic()
     if arguments is not None:
         sys.argv = [program(), *arguments]  # where Hydra reads them
-    here, has_begun = place(), False
-    if {"--help", "-h"} & set(sys.argv[1:]):
+    here, has_begun, run = place(), False, None
+    asked = set(sys.argv[1:])
+    if asked & {"--help", "-h", "--version"}:
         if here.is_main:
-            print(help_text(train_command()))
+            print(version_text() if "--version" in asked else help_text(train_command()))
         return
     # threads that spin while they wait take the cores from whatever else runs here; read when torch loads
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -104,9 +105,11 @@ def main(arguments: list[str] | None = None) -> None:
             _refuse_sweep_choices(overrides)
         if args.cfg or args.info:
             compose_checked(overrides, config_dir=folder)
-        elif not own_mode and load_config(overrides, config_dir=folder).run.dry:
-            describe_run(overrides, config_dir=folder)
-            return
+        elif not own_mode:
+            run = load_config(overrides, config_dir=folder).run
+            if run.dry:
+                describe_run(overrides, config_dir=folder)
+                return
         if not here.is_main:
             # Hydra would make a folder of its own in each process
             if not (args.cfg or args.info):
@@ -114,10 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
                 has_begun = True
                 _train(checked, [])
             return
-        _failures.clear()
-        hydra_main()
-        if _failures:
-            raise _failures.pop()
+        _run_in_folder(None if run is None else Path(run.dir))
     except (*EXPECTED, SweepError) as error:
         if not here.is_main and not has_begun:
             leave_word_to_main(_status(error))
@@ -129,6 +129,19 @@ def main(arguments: list[str] | None = None) -> None:
         if here.is_main or has_begun:
             complain(program(), "interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _run_in_folder(folder: Path | None) -> None:
+    """One run by Hydra, which makes the folder before the job begins; what ends the job as expected is raised here."""
+    _failures.clear()
+    try:
+        hydra_main()
+    except OSError as error:
+        if folder is None or Path(str(error.filename)) not in (folder, *folder.parents):
+            raise
+        raise ConfigError(f"run.dir={folder}: cannot be made ({error.strerror}); name another folder") from error
+    if _failures:
+        raise _failures.pop()
 
 
 @hydra.main(config_path=str(config_directory()), config_name=CONFIG_NAME, version_base="1.3")

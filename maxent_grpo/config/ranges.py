@@ -40,6 +40,9 @@ def _bound(value: float) -> str:
 
 COUNT = Interval(1)
 COUNT_OR_ZERO = Interval(0)
+COMPLETION_TOKENS = Interval(1, 2**20, open_high=False)
+"""Room is made for the longest completion that is allowed, so that a limit beyond all use is not none."""
+THREADS = Interval(1, 1024, open_high=False)
 NOT_NEGATIVE = Interval(0.0)
 POSITIVE = Interval(0.0, open_low=True)
 FINITE = Interval(-math.inf, open_low=True)
@@ -88,7 +91,7 @@ RANGES: dict[str, Interval] = {
     "data.check_answers": COUNT_OR_ZERO,
     "generation.num_generations": COUNT,
     "generation.max_prompt_len": COUNT,
-    "generation.max_completion_len": COUNT,
+    "generation.max_completion_len": COMPLETION_TOKENS,
     "generation.temperature": NOT_NEGATIVE,
     "generation.top_p": SHARE_ABOVE_ZERO,
     "generation.penalty.gen_top_k": COUNT,
@@ -218,7 +221,7 @@ RANGES: dict[str, Interval] = {
     "checkpoint.every_n_steps": COUNT,
     "checkpoint.keep_last": COUNT_OR_ZERO,
     "checkpoint.early_stop_patience": COUNT,
-    "run.num_threads": COUNT,
+    "run.num_threads": THREADS,
     "run.max_hours": POSITIVE,
     "run.max_nonfinite": COUNT_OR_ZERO,
 }

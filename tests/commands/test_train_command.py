@@ -6,6 +6,7 @@ Most of it is called in this process; the interpreter itself starts where a stat
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,16 @@ def test_a_mistake_in_a_preset_names_the_file(train: Train, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can make another")
+@pytest.mark.parametrize("folder", ["/proc/none", "/proc/none/inner"])
+def test_a_folder_that_cannot_be_made_is_told_without_a_traceback(train: Train, folder: str) -> None:
+    done = train(f"run.dir={folder}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"  - run.dir={folder}: cannot be made (No such file or directory); name another folder"
+    )
+
+
 def test_another_root_configuration_is_refused_in_one_message(train: Train, tmp_path: Path) -> None:
     done = train("--config-name", "misspelt", "--config-path", str(tmp_path), "-m", "seed=1,2", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -129,6 +140,13 @@ def test_help_lists_every_group_option_and_preset() -> None:
         assert any(line[3:].startswith(f"{name} ") and line.endswith(meaning) for line in lines)
     for preset in (REPOSITORY / "conf" / "experiment").glob("*.yaml"):
         assert any(line.strip().startswith(f"{preset.stem} ") for line in lines)
+
+
+def test_the_version_is_this_packages_and_not_hydras(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    said = train("--version").stdout
+    assert said.splitlines() == [f"{name} {version(name)}" for name in ("maxent-grpo", "torch", "transformers")]
+    package(["--version"])
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(

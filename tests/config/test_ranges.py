@@ -55,7 +55,7 @@ def test_nan_and_infinities_are_out_of_every_range() -> None:
 OUTSIDE = {
     "at least 1": (0, ["generation.num_generations", "optimization.prompts_per_step", "optimization.minibatches"]),
     "at least 1 ": (0, ["optimization.num_iterations", "optimization.grad_accum_steps", "evaluation.every_n_steps"]),
-    "at least 1  ": (0, ["scoring.batching.score_tail_tokens", "run.num_threads", "generation.penalty.gen_top_k"]),
+    "at least 1  ": (0, ["scoring.batching.score_tail_tokens", "generation.penalty.gen_top_k"]),
     "at least 0": (-1, ["scoring.reference_sync.every_n_steps", "scoring.kl_beta", "scoring.weighting.beta"]),
     "above 0": (0.0, ["optimization.learning_rate", "scoring.clipping.clip_range_high", "scoring.mismatch.cap"]),
     "above 0 and below 1": (1.0, ["scoring.clipping.clip_range", "controller.target_fraction", "controller.clip"]),
@@ -67,6 +67,8 @@ OUTSIDE = {
     "at least 2 and at most 12": (1, ["data.num_vertices"]),
     "at least 3 and at most 4": (5, ["data.num_numbers"]),
     "at least 1 and at most 1000000": (0, ["data.max_number"]),
+    "at least 1 and at most 1024": (100_000, ["run.num_threads"]),
+    "at least 1 and at most 1048576": (1_000_000_000, ["generation.max_completion_len"]),
     "at least 0 and below 4294967296": (-1, ["seed", "evaluation.seed"]),
     "finite": (math.inf, ["scoring.clipping.clip_adv_baseline"]),
 }
