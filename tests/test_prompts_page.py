@@ -38,9 +38,14 @@ def test_a_command_gives_its_prompt(command: str, prompt: str) -> None:
     assert train.rows[0]["prompt"] == prompt
 
 
-def test_the_preset_reads_a_line_break(tmp_path: Path) -> None:
-    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+def test_the_presets_are_read_as_they_stand(tmp_path: Path) -> None:
+    texts = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "thinks.yaml").write_text(text)
-    config = load_config(["experiment=thinks"], config_dir=tmp_path)
-    assert config.data.assistant_prefix == OmegaConf.create(text).data.assistant_prefix == "<think>\n"
+    prefix, variables = (tmp_path / "experiment" / f"{name}.yaml" for name in ("prefix", "variables"))
+    for file, text in zip((prefix, variables), texts, strict=True):
+        file.write_text(text)
+    config = load_config(["experiment=prefix"], config_dir=tmp_path)
+    assert config.data.assistant_prefix == OmegaConf.load(prefix).data.assistant_prefix == "<think>\n"
+    assert load_config(["experiment=variables"], config_dir=tmp_path).data.chat_template_kwargs == {
+        "enable_thinking": False
+    }

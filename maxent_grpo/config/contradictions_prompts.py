@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from maxent_grpo.config.contradictions_evaluation import ENUMERABLE
+from maxent_grpo.config.declared import shown
 from maxent_grpo.config.prompt_template import QUESTION, fields_of
 from maxent_grpo.config.root import RootConfig
 from maxent_grpo.training.types.choices import AnswerPart, ExactFigures
@@ -63,5 +64,18 @@ def _answer_part(config: RootConfig) -> Iterator[str]:
         )
 
 
-PROMPT_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (_template, _examples, _answer_part)
+def _template_variables(config: RootConfig) -> Iterator[str]:
+    if config.data.chat_template_kwargs and not config.data.chat:
+        yield (
+            f"data.chat_template_kwargs={shown(dict(config.data.chat_template_kwargs))} is for the model's chat template, which "
+            "data.chat=false does without: use data.chat=true, or leave it out"
+        )
+
+
+PROMPT_RULES: tuple[Callable[[RootConfig], Iterator[str]], ...] = (
+    _template,
+    _examples,
+    _answer_part,
+    _template_variables,
+)
 """Every rule about prompts and the parts of answers."""

@@ -38,6 +38,8 @@ class DataConfig:
     """Text that the assistant's turn begins with, such as "<think>\\n": the end of the prompt, no part of the completion."""
     chat: bool = True
     """Write prompts with the model's chat template; false writes plain text behind one start token, where the tokenizer has one."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Variables that the model's chat template reads, as `{enable_thinking: false}`; one that it does not read is refused."""
     dedup: Duplicates = Duplicates.drop
     """Training rows whose prompt, but for case and white space, occurred before: `drop` them or `keep` them (counted)."""
     overlap: Overlap = Overlap.drop

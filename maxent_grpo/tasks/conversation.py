@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class PromptStyle:
     """Each with ``question``, ``answer`` and the columns that the template names."""
     assistant_prefix: str = ""
     chat: bool = True
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def prompt_style(config: DataConfig) -> PromptStyle:
@@ -44,6 +45,7 @@ def prompt_style(config: DataConfig) -> PromptStyle:
         examples=(*written, *({"question": item.question, "answer": item.answer} for item in config.examples)),
         assistant_prefix=config.assistant_prefix,
         chat=config.chat,
+        chat_template_kwargs=dict(config.chat_template_kwargs),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -29,7 +32,7 @@ class PromptWriter:
     before every text, but the template does not write, is put before it.
 
     Raises:
-        ConfigError: there is no chat template, or it does not take a system turn.
+        ConfigError: there is no chat template, it does not take a system turn, or does not read a variable that it is given.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> None:
@@ -63,7 +66,8 @@ class PromptWriter:
         return body if body.startswith(self._start) else self._start + body
 
     def _templated(self, turns: Conversation) -> str:
-        return str(self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        given = self._style.chat_template_kwargs
+        return str(self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **given))
 
     def _check_template(self) -> None:
         if not self._tokenizer.chat_template:
@@ -71,6 +75,9 @@ class PromptWriter:
                 "data.chat=true: the model's tokenizer has no chat template to write prompts with; use data.chat=false for "
                 "plain text, or give one with model.chat_template=..."
             )
+        problems = list(_unread(self._tokenizer, self._style.chat_template_kwargs))
+        if problems:
+            raise ConfigError(problems)
         system = self._style.system_prompt
         if system is None:
             return
@@ -84,6 +91,19 @@ class PromptWriter:
                 f"data.system_prompt={_opening(system)!r}: the model's chat template {why}; use data.system_prompt=null and say "
                 "it in the question, as in data.prompt_template='... {prompt}'"
             )
+
+
+def _unread(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for every variable that the template would take no notice of, or that is not the user's to give."""
+    template = tokenizer.chat_template
+    written = "\n".join(template.values()) if isinstance(template, dict) else str(template)
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages", *tokenizer.special_tokens_map}
+    for name in given:
+        said = f"data.chat_template_kwargs.{name}"
+        if name in taken:
+            yield f"{said}: is given to the chat template with every prompt already; leave it out"
+        elif not re.search(rf"\b{re.escape(name)}\b", written):
+            yield f"{said}: the model's chat template does not read {name}, so that it would change nothing; correct the name or leave it out"
 
 
 def plain_text(turns: Conversation) -> str:

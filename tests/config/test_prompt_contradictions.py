@@ -57,6 +57,11 @@ def problems(*overrides: str) -> list[str]:
             "data.answer_in=boxed with evaluation.exact=always: exact figures list the bare answers of a problem, which hold "
             "no such part; use evaluation.exact=never or data.answer_in=whole",
         ),
+        (
+            ["data.chat=false", "data.chat_template_kwargs={enable_thinking: false}"],
+            "data.chat_template_kwargs={'enable_thinking': False} is for the model's chat template, which data.chat=false does "
+            "without: use data.chat=true, or leave it out",
+        ),
         (["data.order_seed=-1"], "data.order_seed=-1: must be at least 0 and below 4294967296"),
         (["data.render_ahead=-1"], "data.render_ahead=-1: must be at least 0"),
     ],

@@ -30,7 +30,16 @@ from maxent_grpo.config.scoring import BatchingConfig, DrGrpoScoringConfig
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.training.types.runtime import BatchingSettings, ScoringSettings
 
-IN_FILES = VLLM_KNOBS | PARALLEL_KNOBS
+IN_FILES = (
+    VLLM_KNOBS
+    | PARALLEL_KNOBS
+    | {
+        "data.chat_template_kwargs": (
+            "tasks/test_template_variables.py",
+            "test_a_run_asks_with_the_variables_and_its_model_card_says_so",
+        )
+    }
+)
 QUICK = ("scoring=dr_grpo", "evaluation.enabled=false")
 
 ELSEWHERE = {

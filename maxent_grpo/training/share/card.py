@@ -155,11 +155,12 @@ def _use(subject: Subject, *, is_adapter: bool) -> str:
     else:
         load.append(f'model = AutoModelForCausalLM.from_pretrained({this}, dtype="auto")')
     load += [f"tokenizer = AutoTokenizer.from_pretrained({this})", ""]
+    variables = "".join(f", {name}={value!r}" for name, value in subject.config.data.chat_template_kwargs.items())
     if getattr(subject.config.data, "chat", True):
         asks = [
             'messages = [{"role": "user", "content": "..."}]  # a problem, worded as in training',
             "inputs = tokenizer.apply_chat_template(",
-            '    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True',
+            f'    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True{variables}',
             ")",
         ]
     else:
