@@ -59,6 +59,8 @@ INTERRUPTED = 130
 
 _started: float | None = None
 """When the command began, a time of ``time.monotonic``; jobs of a sweep share it."""
+_has_folder = False
+"""Whether Hydra has made the folder of the run and begun the job."""
 _failures: list[MaxentGrpoError] = []
 """The expected error of a single run: raised through Hydra it would be headed by a line of Hydra's."""
 
@@ -133,11 +135,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run_in_folder(folder: Path | None) -> None:
     """One run by Hydra, which makes the folder before the job begins; what ends the job as expected is raised here."""
+    global _has_folder
+    _has_folder = False
     _failures.clear()
     try:
         hydra_main()
     except OSError as error:
-        if folder is None or Path(str(error.filename)) not in (folder, *folder.parents):
+        if _has_folder or folder is None or Path(str(error.filename)) not in (folder, *folder.parents):
             raise
         raise ConfigError(f"run.dir={folder}: cannot be made ({error.strerror}); name another folder") from error
     if _failures:
@@ -147,6 +151,8 @@ def _run_in_folder(folder: Path | None) -> None:
 @hydra.main(config_path=str(config_directory()), config_name=CONFIG_NAME, version_base="1.3")
 def hydra_main(config: DictConfig) -> None:
     """One job: check what Hydra composed, write into the folder that Hydra made, train."""
+    global _has_folder
+    _has_folder = True
     runtime = HydraConfig.get()
     config.run.dir = runtime.runtime.output_dir
     try:

@@ -11,11 +11,12 @@ from maxent_grpo.config.store import OPTIONS, register
 from maxent_grpo.errors import ConfigError
 
 
-def add_option(group: str, name: str, node: type) -> None:
+def add_option(group: str, name: str, node: type, *, module: str | None = None) -> None:
     """Make ``group=name`` an option in this process, with the settings and defaults of a dataclass.
 
     The dataclass extends the one that all options of the group extend, such as ``ScoringConfig``; a setting that it adds has
-    a docstring beneath it. Adding the same dataclass again changes nothing.
+    a docstring beneath it. Adding the same dataclass again changes nothing. ``module`` is the one that another process would
+    import to have the option, by default the caller's.
 
     Raises:
         ConfigError: there is no such group, the dataclass is not of its kind, or the name is taken.
@@ -37,6 +38,6 @@ def add_option(group: str, name: str, node: type) -> None:
             f"add_option({group!r}, {name!r}, ...): {group}={name} is {taken.__name__} already; choose another name"
         )
     OPTIONS.append((group, name, node))
-    remember(group, name)
+    remember(group, name, module)
     register.cache_clear()
     forget_options()

@@ -55,11 +55,14 @@ def train_command() -> str:
     this process was, or where there is no train.py."""
     if modules_here():
         return " ".join(["python -m maxent_grpo", *import_flags(modules_here()), "train"])
-    checkout = Path(__file__).resolve().parents[2]
-    is_installed = Path(sys.argv[0]).name == SCRIPT or not (checkout / "train.py").is_file()
-    return SCRIPT if is_installed else "python train.py"
+    return SCRIPT if _is_installed() else "python train.py"
 
 
 def program() -> str:
     """The name that sentences of the training command begin with: `train.py` or `maxent-grpo`."""
-    return "train.py" if modules_here() else train_command().removeprefix("python ")
+    return SCRIPT if _is_installed() else "train.py"
+
+
+def _is_installed() -> bool:
+    checkout = Path(__file__).resolve().parents[2]
+    return Path(sys.argv[0]).name == SCRIPT or not (checkout / "train.py").is_file()

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from maxent_grpo.errors import ConfigError
-from maxent_grpo.report.read import IMPORT_FLAG, import_flags
+from maxent_grpo.report.read import IMPORT_FLAG, NOTEBOOK, import_flags
 
-_IN_A_NOTEBOOK = "__main__"
-"""In place of a module: the option was added by a session or notebook, which cannot be imported."""
 _added_by: dict[tuple[str, str], str] = {}
 """Group and option to the module that added it."""
 _imported: list[str] = []
 
 
-def remember(group: str, option: str) -> None:
-    """Note that the caller's module, the nearest outside this package, adds an option."""
+def remember(group: str, option: str, module: str | None = None) -> None:
+    """Note that a module adds an option; None is the caller's, the nearest outside this package."""
+    if module is not None:
+        _added_by[group, option] = module
+        return
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "maxent_grpo":
         frame = frame.f_back
     if frame is not None:
         _added_by[group, option] = _name_of(frame.f_globals)
+
+
+def added_by() -> dict[tuple[str, str], str]:
+    """Group and option to the module that added it in this process."""
+    return dict(_added_by)
 
 
 def modules_of(chosen: Mapping[str, str]) -> list[str]:
@@ -42,20 +46,26 @@ def import_modules(names: Iterable[str]) -> None:
     """
     problems: list[str] = []
     for name in names:
-        if not _is_there(name):
+        if name == NOTEBOOK or name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+            problems.append(f"{IMPORT_FLAG} {name}: is not the name of a module; write it as in an import, without .py")
+            continue
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
             problems.append(
                 f"{IMPORT_FLAG} {name}: there is no module {name} to import; start the command in its folder, or install it"
             )
+        else:
+            _imported.append(name)
     if problems:
         raise ConfigError(problems)
-    for name in names:
-        import_module(name)
-        _imported.append(name)
 
 
 def modules_here() -> list[str]:
     """The modules that added options in this process and can be imported by another, each once."""
-    return [name for name in dict.fromkeys(_added_by.values()) if name != _IN_A_NOTEBOOK]
+    return [name for name in dict.fromkeys(_added_by.values()) if name != NOTEBOOK]
 
 
 def unknown_options(run: Path, strangers: Sequence[str], modules: Sequence[str]) -> str:
@@ -69,7 +79,7 @@ def unknown_options(run: Path, strangers: Sequence[str], modules: Sequence[str])
     what = f"{run} was made with {' '.join(strangers)}, which {'is no option' if len(strangers) == 1 else 'are no options'} here"
     if not modules:
         return f"{what}; use the version that the run was made with"
-    names = [name for name in modules if name != _IN_A_NOTEBOOK]
+    names = [name for name in modules if name != NOTEBOOK]
     if not names:
         return (
             f"{what}: a notebook or session added it; put the call of add_option in a module of its own and import that"
@@ -88,13 +98,4 @@ def _name_of(module: Mapping[str, object]) -> str:
     spec = module.get("__spec__")
     if spec is not None:
         return str(getattr(spec, "name", name))
-    return Path(str(file)).stem if file else _IN_A_NOTEBOOK
-
-
-def _is_there(name: str) -> bool:
-    if name in sys.modules:
-        return True
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+    return Path(str(file)).stem if file else NOTEBOOK

@@ -84,7 +84,7 @@ def _own_folder(overrides: Sequence[str]) -> str | None:
     if given is None and not any(_key(text).startswith(elsewhere) for text in overrides):
         raise ConfigError(
             f"{RESUME}={LATEST} goes on with the run in {RUN_DIR}, which is a new folder each time unless it is given: write "
-            f"{RUN_DIR}=outputs/NAME"
+            f"{RUN_DIR}=outputs/NAME, or hydra.sweep.dir=outputs/NAME for the jobs of a sweep (-m)"
         )
     return given
 
@@ -122,8 +122,10 @@ def _record(path: Path) -> tuple[Path, list[str]] | None:
 
 
 def _is_unknown_option(override: str) -> bool:
-    group, _, option = override.partition("=")
-    return group in groups() and option not in options(group) and "," not in option
+    """Whether a recorded override chooses an option of a group that this process does not have."""
+    group = _key(override)
+    chosen = _value([override], group) if group in groups() else None
+    return chosen is not None and re.fullmatch(r"\w+", chosen) is not None and chosen not in options(group)
 
 
 def _is_replaced(recorded: str, overrides: Sequence[str]) -> bool:

@@ -46,6 +46,8 @@ OPTIONS_COMMENT = "# options:"
 """Start of the comment in config.yaml that names the chosen option of every group, as ``group=option`` words."""
 MODULES_COMMENT = "# modules:"
 """Start of the comment that names the modules which added options that are not the package's own, for runs with such options."""
+NOTEBOOK = "__main__"
+"""In place of a module: an option was added by a session or notebook, which cannot be imported."""
 IMPORT_FLAG = "--import"
 """Of `python -m maxent_grpo`, before the command, with a module that it is to import."""
 
@@ -199,8 +201,8 @@ def read_modules(run_dir: Path) -> list[str]:
 
 
 def import_flags(names: Iterable[str]) -> list[str]:
-    """The words of a command line by which a command imports the modules."""
-    return [word for name in names for word in (IMPORT_FLAG, name)]
+    """The words of a command line by which a command imports those modules that can be imported."""
+    return [word for name in names if name != NOTEBOOK for word in (IMPORT_FLAG, name)]
 
 
 def _comment(run_dir: Path, start: str) -> list[str]:

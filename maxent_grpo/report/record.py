@@ -132,8 +132,8 @@ def reproduce_command(overrides: Sequence[str], modules: Sequence[str]) -> str:
         modules: those that added options of the run.
     """
     kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != "run.dir"]
-    words = ["-m", "maxent_grpo", *import_flags(modules), "train"] if modules else ["train.py"]
-    return shlex.join(["python", *words, *kept])
+    flags = import_flags(modules)
+    return shlex.join(["python", *(["-m", "maxent_grpo", *flags, "train"] if flags else ["train.py"]), *kept])
 
 
 def _read_overrides(path: Path) -> list[str] | None:

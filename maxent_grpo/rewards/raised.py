@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import traceback
-from types import TracebackType
+from collections.abc import Callable
+from typing import Any
 
 LONGEST_SHOWN = 300
 """Characters of a value or an error in a message."""
-_PACKAGE = "maxent_grpo."
 
 
 def shown(value: object) -> str:
@@ -18,31 +20,20 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-def raised(error: BaseException) -> str:
-    """An error with the line that it comes from, where there is one outside this package."""
-    place = _outside(error.__traceback__)
-    if place is None:
+def raised(error: BaseException, function: Callable[..., Any]) -> str:
+    """An error that came out of a call of ``function``, with the innermost line of the function's own file that it passed.
+
+    What the file calls in turn, a library say, is not the user's to mend, nor is a decorator around the function.
+    """
+    file = _file_of(function)
+    lines = [number for frame, number in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    if file is None or not lines:
         return shown(error)
-    line = f": `{place.line[:LONGEST_SHOWN]}`" if place.line else ""
-    return f"{shown(error)} at {place.filename}:{place.lineno}{line}"
+    text = linecache.getline(file, lines[-1]).strip()
+    return f"{shown(error)} at {file}:{lines[-1]}" + (f": `{text[:LONGEST_SHOWN]}`" if text else "")
 
 
-def _outside(trace: TracebackType | None) -> traceback.FrameSummary | None:
-    """The innermost place in the file that this package called: what it calls in turn, a library say, is not the user's to mend."""
-    first: str | None = None
-    found: tuple[TracebackType, int] | None = None
-    while trace is not None:
-        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
-        if first is None and not module.startswith(_PACKAGE) and not _is_machinery(module):
-            first = code.co_filename
-        if first is not None and code.co_filename == first:
-            found = trace, trace.tb_lineno
-        trace = trace.tb_next
-    if found is None:
-        return None
-    frame, number = found[0].tb_frame, found[1]
-    return traceback.FrameSummary(frame.f_code.co_filename, number, frame.f_code.co_name)
-
-
-def _is_machinery(module: str) -> bool:
-    return module.partition(".")[0] in ("asyncio", "concurrent", "threading")
+def _file_of(function: Callable[..., Any]) -> str | None:
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    return None if code is None else code.co_filename

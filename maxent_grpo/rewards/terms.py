@@ -178,7 +178,7 @@ class RewardTerm:
         elif self.abstain_on_error:
             self._abstain(verdict, call.rows, ERROR)
         else:
-            raise RewardError(f"{self._where(batch, call.rows[0])} raised {raised(error)}") from error
+            raise RewardError(f"{self._where(batch, call.rows[0])} raised {raised(error, self.function)}") from error
 
     def _one_by_one(
         self, verdict: TermVerdict, convention: Convention, batch: RewardBatch, error: BaseException
@@ -189,7 +189,7 @@ class RewardTerm:
             self._settle(verdict, convention, batch, call, self._outcome(call, started[number] if started else None))
         if not self.abstain_on_error:
             raise RewardError(
-                f"reward term '{self.name}' raised {raised(error)} on the whole batch, though not on any single completion"
+                f"reward term '{self.name}' raised {raised(error, self.function)} on the whole batch, though not on any single completion"
             ) from error
 
     def _abstain(self, verdict: TermVerdict, rows: Sequence[int], why: str) -> None:

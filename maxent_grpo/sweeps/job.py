@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from maxent_grpo.config.checkpoint import LATEST
 from maxent_grpo.config.declared import options
 from maxent_grpo.config.extend import add_option
 from maxent_grpo.config.logging import Console
+from maxent_grpo.config.own_modules import added_by
 from maxent_grpo.config.preflight import CHECKPOINTS, run_marks
 from maxent_grpo.config.secrets import redacted
 from maxent_grpo.config.store import OPTIONS
@@ -72,6 +74,8 @@ class SweepJob:
     """CPU threads of a job that names none itself; None leaves it to torch."""
     options: tuple[tuple[str, str, type], ...] = field(default_factory=lambda: tuple(OPTIONS))
     """The options that the process which made this knows, its user's own among them."""
+    modules: Mapping[tuple[str, str], str] = field(default_factory=added_by)
+    """Group and option to the module that added it there."""
 
     def __call__(self, config: DictConfig) -> Any:
         """Run the job and record how it ended.
@@ -81,7 +85,7 @@ class SweepJob:
         """
         for group, option, node in self.options:
             if option not in options(group):
-                add_option(group, option, node)
+                add_option(group, option, node, module=self.modules.get((group, option)))
         runtime = HydraConfig.get()
         folder = Path(runtime.runtime.output_dir)
         overrides = list(runtime.overrides.task)

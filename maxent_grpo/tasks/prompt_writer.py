@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jinja2 import Environment, meta
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
@@ -95,15 +96,23 @@ class PromptWriter:
 
 def _unread(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for every variable that the template would take no notice of, or that is not the user's to give."""
-    template = tokenizer.chat_template
-    written = "\n".join(template.values()) if isinstance(template, dict) else str(template)
+    if not given:
+        return
+    read = _variables(tokenizer.get_chat_template())
     taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages", *tokenizer.special_tokens_map}
     for name in given:
         said = f"data.chat_template_kwargs.{name}"
         if name in taken:
-            yield f"{said}: is given to the chat template with every prompt already; leave it out"
-        elif not re.search(rf"\b{re.escape(name)}\b", written):
+            yield f"{said}: is no variable to choose, but belongs to the tokenizer or to how prompts are written; leave it out"
+        elif name not in read:
             yield f"{said}: the model's chat template does not read {name}, so that it would change nothing; correct the name or leave it out"
+
+
+def _variables(template: str) -> set[str]:
+    """The names that a chat template reads and does not set itself."""
+    # a tag of transformers' own, around what the assistant says, which stands for nothing here
+    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
+    return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
 
 
 def plain_text(turns: Conversation) -> str:

@@ -101,7 +101,7 @@ def own_advantages(path: str) -> CreditRule:
         try:
             result = function(utilities, facts)
         except Exception as error:  # the user's code may raise anything
-            raise RewardError(f"{setting}={path} raised {raised(error)}") from error
+            raise RewardError(f"{setting}={path} raised {raised(error, function)}") from error
         if not isinstance(result, Tensor) or result.shape != utilities.shape:
             got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else repr(result)
             raise RewardError(

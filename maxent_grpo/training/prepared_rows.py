@@ -137,7 +137,10 @@ def prompt_text(config: RootConfig, tokenizer: PreTrainedTokenizerBase) -> Calla
 def style_identity(config: RootConfig) -> dict[str, Any]:
     """What tells prompts of this style from those of another; empty for the plain one of every option."""
     style = prompt_style(config.data)
-    return {} if style == PromptStyle() else {"prompts": asdict(style)}
+    told = asdict(style)
+    if not style.chat_template_kwargs:
+        del told["chat_template_kwargs"]
+    return {} if style == PromptStyle() else {"prompts": told}
 
 
 def data_facts(

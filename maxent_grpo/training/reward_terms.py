@@ -15,11 +15,13 @@ from maxent_grpo.tasks.base import Task
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError
 from maxent_grpo.training.types.runtime import RewardSpec
 
+Rows = Sequence[Mapping[str, Any] | None]
+"""Rendered rows; None where the length limit drops one that is rendered only when it is drawn."""
 ROWS_ASKED = 64
-"""Rows among which a column that a reward function asks for is looked for: those of a mixture differ."""
+"""Rows, evenly spread, among which a column that a reward function asks for is looked for: the sources of a mixture differ."""
 
 
-def build_rewards(config: RootConfig, task: Task, rows: Sequence[Mapping[str, Any]] = ()) -> RewardSpec:
+def build_rewards(config: RootConfig, task: Task, rows: Rows = ()) -> RewardSpec:
     """The reward terms with their weights.
 
     Args:
@@ -44,7 +46,7 @@ def build_rewards(config: RootConfig, task: Task, rows: Sequence[Mapping[str, An
         answer_in=config.data.answer_in.value,
     )  # fmt: skip
     terms = build_terms(reward.terms, calls, task.grade, settings)
-    _require_columns(config, terms, [rows[number] for number in range(min(ROWS_ASKED, len(rows)))])
+    _require_columns(config, terms, rows)
     workers = None
     if reward.workers > 0:
         grade = getattr(task, "sent_grader", None)
@@ -52,16 +54,17 @@ def build_rewards(config: RootConfig, task: Task, rows: Sequence[Mapping[str, An
     return RewardSpec(terms, list(reward.terms.values()), reward.normalize, reward.normalize_by, workers)
 
 
-def _require_columns(config: RootConfig, terms: Sequence[RewardTerm], rows: Sequence[Mapping[str, Any]]) -> None:
+def _require_columns(config: RootConfig, terms: Sequence[RewardTerm], rows: Rows) -> None:
     """Refuse functions that could not be called, before anything is sampled for them."""
-    if not rows:
+    own = [term for term in terms if not term.is_built_in]
+    places = [place * len(rows) // ROWS_ASKED for place in range(ROWS_ASKED)] if own and len(rows) else []
+    asked = [row for place in dict.fromkeys(places) if (row := rows[place]) is not None]
+    if not asked:
         return
-    texts = [""] * len(rows)
-    batch = RewardBatch(texts, texts, [[] for _ in rows], columns_of(rows), conversations_of(rows))
+    texts = [""] * len(asked)
+    batch = RewardBatch(texts, texts, [[] for _ in asked], columns_of(asked), conversations_of(asked))
     problems: list[str] = []
-    for term in terms:
-        if term.is_built_in:
-            continue
+    for term in own:
         try:
             term.require_arguments(batch)
         except RewardError as error:

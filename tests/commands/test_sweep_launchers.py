@@ -48,6 +48,10 @@ def test_joblib_runs_two_jobs_at_a_time(tmp_path: Path, capfd: pytest.CaptureFix
         run_sweep(["scoring=own", "seed=3,4", f"hydra.sweep.dir={tmp_path}/sweep", *JOBLIB], meet)
     assert [job.standing for job in read_jobs(tmp_path / "sweep")] == [Standing.finished] * 2
     assert [(tmp_path / "sweep" / name / "note.txt").read_text() for name in ("0-seed=3", "1-seed=4")] == ["3 1", "4 1"]
+    # and of who added it, which the run writes down
+    assert [(tmp_path / "sweep" / name / "modules.txt").read_text() for name in ("0-seed=3", "1-seed=4")] == [
+        __name__
+    ] * 2
     assert "job 2 of 2, 1-seed=4: finished" in capfd.readouterr().out
 
 

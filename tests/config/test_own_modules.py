@@ -16,7 +16,7 @@ from maxent_grpo.config.declared import options
 from maxent_grpo.config.installed import program, train_command
 from maxent_grpo.config.load import load_config
 from maxent_grpo.config.recorded import recorded_config
-from maxent_grpo.config.resumed import with_run_overrides
+from maxent_grpo.config.resumed import with_run_overrides, write_overrides
 from maxent_grpo.errors import ConfigError, DataError
 from maxent_grpo.report.read import CONFIG_FILE, read_modules, read_options
 from maxent_grpo.report.record import reproduce_command
@@ -80,7 +80,8 @@ def test_a_run_without_such_options_says_nothing_of_modules(tmp_path: Path) -> N
     describe_run(load_config(["scoring=maxent"]), tmp_path, ["scoring=maxent"])
     assert read_modules(tmp_path) == []
     assert "# modules" not in (tmp_path / CONFIG_FILE).read_text()
-    assert reproduce_command(["scoring=maxent"], []) == "python train.py scoring=maxent"
+    for modules in ([], ["__main__"]):  # nothing that another process could import
+        assert reproduce_command(["scoring=maxent"], modules) == "python train.py scoring=maxent"
 
 
 def test_a_command_that_does_not_know_the_option_says_how_it_would(run_dir: Path) -> None:
@@ -95,7 +96,9 @@ def test_a_command_that_does_not_know_the_option_says_how_it_would(run_dir: Path
         with pytest.raises(ConfigError) as refused:
             with_run_overrides([f"checkpoint.resume_from={place}"])
         assert refused.value.problems == [f"checkpoint.resume_from={place}: {how}"]
-    # another method in its place is the user's own decision
+    # a name in quotes is the same name; another method in its place is the user's own decision
+    write_overrides(run_dir, ["scoring='grpo'", "data='coloring'", "scoring={kl_beta: 0.1}"])
+    assert len(with_run_overrides([f"checkpoint.resume_from={run_dir}"])) == 4
     assert with_run_overrides([f"checkpoint.resume_from={run_dir}", "scoring=grpo"])[-1] == "scoring=grpo"
 
 
@@ -120,6 +123,22 @@ def test_a_module_that_is_not_there_is_named(folder: Path, capsys: pytest.Captur
         f"  - --import {name}: there is no module {name} to import; start the command in its folder, or install it"
         for name in ("no_such_module", "nor.this")
     ]
+
+
+def test_what_is_no_name_of_a_module_is_told_so_and_nothing_is_imported(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        own_modules.import_modules(["", f"{MODULE}.py", "__main__"])
+    assert caught.value.problems == [
+        f"--import {name}: is not the name of a module; write it as in an import, without .py"
+        for name in ("", f"{MODULE}.py", "__main__")
+    ]
+    assert MODULE not in sys.modules
+
+
+def test_what_a_module_cannot_import_itself_is_not_hidden(folder: Path) -> None:
+    (folder / f"{MODULE}.py").write_text("import nothing_of_that_name")
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
+        own_modules.import_modules([MODULE])
 
 
 def test_a_module_that_adds_nothing_when_imported_is_told_so(run_dir: Path, folder: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_options_of_both_sides_exist() -> None:
     for left, right in named:
         assert left
         assert set(left) <= theirs
-        paths = [name for name in right if "." in name and name not in ("completions.jsonl", "vllm.md")]
+        paths = [name for name in right if "." in name and name != "completions.jsonl"]
         assert set(paths) <= ours
         assert paths or left in (["log_completions", "num_completions_to_print"], ["use_vllm"])
 

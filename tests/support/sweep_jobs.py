@@ -14,6 +14,8 @@ from omegaconf import DictConfig
 
 from maxent_grpo.commands.train import hydra_main
 from maxent_grpo.config.load import check
+from maxent_grpo.config.own_modules import modules_of
+from maxent_grpo.config.resolve import chosen_options
 from maxent_grpo.config.scoring import DrGrpoScoringConfig
 from maxent_grpo.sweeps.record import Standing, read_job
 
@@ -39,6 +41,7 @@ def note(config: DictConfig) -> float:
     if checked.seed == 13:
         raise ZeroDivisionError("seed 13\nhas no luck")
     (job_folder() / "note.txt").write_text(f"{checked.seed} {checked.run.num_threads}")
+    (job_folder() / "modules.txt").write_text(" ".join(modules_of(chosen_options(checked))))
     return checked.scoring.weighting.tau
 
 

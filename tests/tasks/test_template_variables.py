@@ -14,7 +14,11 @@ from maxent_grpo.tasks.base import TaskRow
 from maxent_grpo.tasks.conversation import PromptStyle
 from maxent_grpo.tasks.prompt_writer import PromptWriter
 
-THINKS = CHATML + "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+THINKS = (
+    "{% generation %}{% endgeneration %}"
+    + CHATML
+    + "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
 """A template with the switch of Qwen3's."""
 ROW = TaskRow("a-row", [{"role": "user", "content": "2+2?"}], "4", {})
 
@@ -31,12 +35,16 @@ def test_a_variable_reaches_the_template() -> None:
 
 def test_a_variable_that_the_template_does_not_read_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        written(THINKS, enable_thinkin=False, tools=[], bos_token="x", enable_thinking=False)
+        written(THINKS, enable_thinkin=False, think=False, tools=[], bos_token="x", enable_thinking=False)
     assert caught.value.problems == [
         "data.chat_template_kwargs.enable_thinkin: the model's chat template does not read enable_thinkin, so that it would "
         "change nothing; correct the name or leave it out",
-        "data.chat_template_kwargs.tools: is given to the chat template with every prompt already; leave it out",
-        "data.chat_template_kwargs.bos_token: is given to the chat template with every prompt already; leave it out",
+        "data.chat_template_kwargs.think: the model's chat template does not read think, so that it would change nothing; correct "
+        "the name or leave it out",
+        "data.chat_template_kwargs.tools: is no variable to choose, but belongs to the tokenizer or to how prompts are written; "
+        "leave it out",
+        "data.chat_template_kwargs.bos_token: is no variable to choose, but belongs to the tokenizer or to how prompts are "
+        "written; leave it out",
     ]
     with pytest.raises(ConfigError, match="does not read enable_thinking"):
         written(CHATML, enable_thinking=False)

@@ -156,7 +156,7 @@ def _use(subject: Subject, *, is_adapter: bool) -> str:
         load.append(f'model = AutoModelForCausalLM.from_pretrained({this}, dtype="auto")')
     load += [f"tokenizer = AutoTokenizer.from_pretrained({this})", ""]
     variables = "".join(f", {name}={value!r}" for name, value in subject.config.data.chat_template_kwargs.items())
-    if getattr(subject.config.data, "chat", True):
+    if subject.config.data.chat:
         asks = [
             'messages = [{"role": "user", "content": "..."}]  # a problem, worded as in training',
             "inputs = tokenizer.apply_chat_template(",
