@@ -32,6 +32,8 @@ CAPTIONS = {
     "countdown_curves": "Countdown: coverage@8 and pass@1 against sampled tokens and CPU time, mean over pairs and one standard deviation about it",
     "countdown_effects": "Countdown: differences from dr_grpo with 95% intervals, and every pair's; what is left of the dotted line is more than 3 points",
     "countdown_passk": "Countdown: pass@k and coverage@k against k",
+    "chat_curves": "SmolLM2: coverage@8 and pass@1 against sampled tokens and CPU time, mean over pairs and one standard deviation about it",
+    "chat_passk": "SmolLM2: pass@k and coverage@k against k",
     "doses": "Coverage@8 and pass@1 against λ: bars are means, a thin line is a pair",
 }
 """Figures that the page shows once their runs are there."""

@@ -38,7 +38,7 @@ def draw_figures(results: Results, folder: Path) -> list[Path]:
     """Every figure whose runs are there."""
     folder.mkdir(parents=True, exist_ok=True)
     parts, drawn = results.study.parts, list[Path]()
-    for name in ("confirmatory", "countdown"):
+    for name in ("confirmatory", "countdown", "chat"):
         part = parts[name]
         ran = {arm.name: list(runs.values()) for arm in part.arms if (runs := results.runs(name, arm.name))}
         if ran:
@@ -46,7 +46,8 @@ def draw_figures(results: Results, folder: Path) -> list[Path]:
             drawn.append(_save(pass_at_k(ran), folder / f"{name}_passk.png"))
             if all(measure in next(iter(ran.values()))[0]["curve"][0] for measure in OTHERS):
                 drawn.append(_save(others(ran), folder / f"{name}_others.png"))
-            if effects(results, part, measures=[PRIMARY]):
+            # a single difference is read as well in the table
+            if len(part.arms) > 2 and effects(results, part, measures=[PRIMARY]):
                 drawn.append(_save(forest(results, part), folder / f"{name}_effects.png"))
     if any(results.runs("doses", arm.name) for arm in parts["doses"].arms):
         drawn.append(_save(doses(results, parts["doses"]), folder / "doses.png"))
