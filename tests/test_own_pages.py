@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.own_options import options_taken_back
 from support.pages import REPOSITORY, Ran, execute, python_blocks
 
 import maxent_grpo
 from maxent_grpo.config.data import DataConfig
-from maxent_grpo.config.declared import forget_options, options
-from maxent_grpo.config.store import OPTIONS, register
+from maxent_grpo.config.declared import options
 from maxent_grpo.errors import ConfigError
 from maxent_grpo.tasks import build
 
@@ -25,15 +25,13 @@ PAGES = [REPOSITORY / "docs" / name for name in ("add_a_task.md", "add_a_reward.
 @pytest.fixture
 def own_names() -> Iterator[None]:
     """Takes added options, tasks and modules back."""
-    before, builders = list(OPTIONS), dict(build._BUILDERS)
-    yield
-    OPTIONS[:] = before
+    builders = dict(build._BUILDERS)
+    with options_taken_back():
+        yield
     build._BUILDERS.clear()
     build._BUILDERS.update(builders)
     for name in ("reverse", "my_rewards"):
         sys.modules.pop(name, None)
-    register.cache_clear()
-    forget_options()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -100,7 +100,7 @@ def parse_override(text: str) -> Override:
     except HydraException as error:
         word = text if text.isprintable() else repr(text)
         path, _, value = text.partition("=")
-        plain = bool(value) and not set(value) & set("'\"[]{}")
+        plain = bool(value) and text.isprintable() and not set(value) & set("'\"[]{}")
         hint = f"; a value with such characters is put in quotes twice: '{path}=\"{value}\"'" if plain else ""
         if value.startswith("~"):
             hint = f"; the shell leaves ~ as it is behind a =: write {path}=$HOME{value[1:]}"

@@ -111,7 +111,9 @@ def _run(start: Start) -> None:
     if start.dies_at is not None:
         _die_at(start.dies_at)
     if start.as_command:
-        command.main([*start.overrides, f"run.dir={start.run_dir}"])
+        # the jobs of a sweep have folders of their own
+        folder = [] if "-m" in start.overrides else [f"run.dir={start.run_dir}"]
+        command.main([*start.overrides, *folder])
         return
     result = run_from_config(configured(start.run_dir, *start.overrides, settings=start.settings))
     if result.stopped:

@@ -240,7 +240,7 @@ def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path: Path) -> None:
         "seed=1,2",
         f"hydra.sweep.dir={tmp_path}/sweep",
     )
-    process = begin(Start(tmp_path / "unused", words, as_command=True, said=said))
+    process = begin(Start(tmp_path / "sweep", words, as_command=True, said=said))
     first = tmp_path / "sweep" / "0-seed=1"
     assert wait_until(process, when_training(first)), said.read_text()
     assert process.pid is not None
