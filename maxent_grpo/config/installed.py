@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from maxent_grpo.config.own_modules import modules_here
+from maxent_grpo.config.own_modules import added_by
 from maxent_grpo.report.read import import_flags
 
 SCRIPT = "maxent-grpo"
@@ -53,8 +53,9 @@ def has_wandb_key() -> bool:
 def train_command() -> str:
     """How training is started here: with the modules that added options in this process, and by the installed command where
     this process was, or where there is no train.py."""
-    if modules_here():
-        return " ".join(["python -m maxent_grpo", *import_flags(modules_here()), "train"])
+    flags = import_flags(dict.fromkeys(added_by().values()))
+    if flags:
+        return " ".join(["python -m maxent_grpo", *flags, "train"])
     return SCRIPT if _is_installed() else "python train.py"
 
 

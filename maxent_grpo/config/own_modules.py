@@ -63,11 +63,6 @@ def import_modules(names: Iterable[str]) -> None:
         raise ConfigError(problems)
 
 
-def modules_here() -> list[str]:
-    """The modules that added options in this process and can be imported by another, each once."""
-    return [name for name in dict.fromkeys(_added_by.values()) if name != NOTEBOOK]
-
-
 def unknown_options(run: Path, strangers: Sequence[str], modules: Sequence[str]) -> str:
     """What to do about options (``group=option``) of a run that this process does not have.
 

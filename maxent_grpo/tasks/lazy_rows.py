@@ -31,9 +31,9 @@ class Renderer(Protocol):
         ...
 
 
-def sample_places(num: int) -> list[int]:
-    """At most ``SAMPLED_ROWS`` places of ``num``, evenly spread; the same for every run."""
-    size = min(num, SAMPLED_ROWS)
+def sample_places(num: int, most: int = SAMPLED_ROWS) -> list[int]:
+    """At most ``most`` places of ``num``, evenly spread; the same for every run."""
+    size = min(num, most)
     return [index * num // size for index in range(size)]
 
 

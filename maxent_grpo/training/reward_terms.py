@@ -12,6 +12,7 @@ from maxent_grpo.rewards.registry import CallSettings, TermSettings, build_terms
 from maxent_grpo.rewards.terms import RewardTerm
 from maxent_grpo.rewards.workers import RewardWorkers
 from maxent_grpo.tasks.base import Task
+from maxent_grpo.tasks.lazy_rows import sample_places
 from maxent_grpo.training.types.choices import OnBadRow, OnRewardError
 from maxent_grpo.training.types.runtime import RewardSpec
 
@@ -57,8 +58,9 @@ def build_rewards(config: RootConfig, task: Task, rows: Rows = ()) -> RewardSpec
 def _require_columns(config: RootConfig, terms: Sequence[RewardTerm], rows: Rows) -> None:
     """Refuse functions that could not be called, before anything is sampled for them."""
     own = [term for term in terms if not term.is_built_in]
-    places = [place * len(rows) // ROWS_ASKED for place in range(ROWS_ASKED)] if own and len(rows) else []
-    asked = [row for place in dict.fromkeys(places) if (row := rows[place]) is not None]
+    if not own:
+        return
+    asked = [row for place in sample_places(len(rows), ROWS_ASKED) if (row := rows[place]) is not None]
     if not asked:
         return
     texts = [""] * len(asked)
